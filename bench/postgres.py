@@ -224,7 +224,7 @@ class PrivateCluster:
                 self._control("start", "-l", log, "-o", f"-p {port}")
             except ServerUnavailableError as error:
                 words = log.read_text() if log.exists() else ""
-                # Another process may have taken the port meanwhile.
+                # Another process may have taken the port in the meantime.
                 if attempt == START_ATTEMPTS or "Address already in use" not in words:
                     raise ServerUnavailableError(f"{error}\n{words[-2000:]}") from None
                 log.unlink()

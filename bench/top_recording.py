@@ -68,13 +68,13 @@ async def _photographed(court: DemoCourt) -> str:
     settings = court.settings
     realm = read_realm(settings.file)
 
-    async def lookout() -> StatusSources:
+    async def read_sources() -> StatusSources:
         return status_sources_of(settings, realm)
 
     application, photographer = declare_application(realm), Photographer()
     async with open_bus(settings.database_url, application.topology, application.kinds) as bus:
         photographer.app = Top(
-            StoreClient(bus, settings.actor, lookout), run_views_of(bus, realm.soldiers), every=_EVERY_SECONDS
+            StoreClient(bus, settings.actor, read_sources), run_views_of(bus, realm.soldiers), every=_EVERY_SECONDS
         )
         async with photographer.app.run_test(size=_SIZE):
             report = await Scenario(court, photographer, person="anna").run()

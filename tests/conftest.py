@@ -23,7 +23,7 @@ from tests.contract.backends import BACKENDS, BackendUnderTest
 
 pytest_plugins = ["tests.reruns"]
 _numbers = itertools.count()
-# One process runs all of these tests, since each process would have to start a court of its own.
+# One process runs all of these tests, since each process would have to start its own court.
 _COURTS = "tests/acceptance/court/"
 # One process runs all tests of such a file, since they share a fixture that takes seconds.
 _SHARING = ("tests/integration/test_plans.py", "tests/unit/workflow/model/test_properties.py")

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.court import growth, polling
 from bench.court.burst import measure_burst
@@ -67,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = {backend: _measure(backend, options) for backend in ([options.backend] if options.backend else BACKENDS)}
     complaints = {f"{backend}: {words}" for backend, figures in found.items() for words in figures.complaints()}
     for backend, figures in found.items():
-        _show(backend, figures)
+        Console(width=120).print(figures.table(f"the court on {backend}"))
     for words in sorted(complaints):
         print(f"bound not kept: {words}", file=sys.stderr)
     result = {
@@ -151,14 +150,6 @@ def _scale(options: argparse.Namespace) -> Scale:
         stored_in_database=chosen.stored_in_database,
         stored_in_files=chosen.stored_in_files,
     )
-
-
-def _show(backend: str, figures: Figures) -> None:
-    table = Table("what", "figure", "bound", "holds", title=f"the court on {backend}")
-    for figure in figures.all:
-        holds = "" if not figure.bound else "[red]no[/]" if figure.complaint() else "[green]yes[/]"
-        table.add_row(figure.name, f"{figure.value:,.2f}", figure.bound, holds)
-    Console(width=120).print(table)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

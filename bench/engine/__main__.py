@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.engine.counts import SETTINGS, VARIANTS, measure_counts
 from bench.engine.speed import measure_speed
@@ -45,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started, figures = time.monotonic(), Figures(options.demand or 1.0)
     for part in options.only or PARTS:
         _measure(part, options, figures)
-    _show(figures)
+    Console(width=120).print(figures.table("durable steps of runs on PostgreSQL"))
     complaints = figures.complaints()
     for words in complaints:
         print(f"bound not kept: {words}", file=sys.stderr)
@@ -84,14 +83,6 @@ def _measure(part: str, options: argparse.Namespace, figures: Figures) -> None:
             bounded=bounded,
             say=say,
         )
-
-
-def _show(figures: Figures) -> None:
-    table = Table("what", "figure", "bound", "holds", title="durable steps of runs on PostgreSQL")
-    for figure in figures.all:
-        holds = "" if not figure.bound else "[red]no[/]" if figure.complaint() else "[green]yes[/]"
-        table.add_row(figure.name, f"{figure.value:,.2f}", figure.bound, holds)
-    Console(width=120).print(table)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

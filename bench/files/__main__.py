@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.files.claims import measure_claims
 from bench.files.figures import Figures
@@ -84,10 +83,7 @@ async def _measure(directory: Path, options: argparse.Namespace, figures: Figure
 
 
 def _show(figures: Figures) -> None:
-    table = Table("what", "figure", "bound", "holds", title="the bus on files")
-    for figure in figures.all:
-        holds = "" if not figure.bound else "[red]no[/]" if figure.complaint() else "[green]yes[/]"
-        table.add_row(figure.name, f"{figure.value:,.2f}", figure.bound, holds)
+    table = figures.table("the bus on files")
     table.add_section()
     for who, rates in figures.facts.get("events per second", {}).items():
         table.add_row(who, "  ".join(f"{phase}: {rate:,}/s" for phase, rate in rates.items()))

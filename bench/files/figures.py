@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich.table import Table
+
 # The bounds: the speed as a share of the bare loop and as a multiple of other queues, the growth of a claim, and the
 # latency of a wake-up as a multiple of a bare loop.
 SHARE_OF_BARE = 0.6
@@ -69,6 +71,14 @@ class Figures:
         failed = self.complaints()
         rows = [figure.to_json() for figure in self.all]
         return {"bench": "files", **facts, **self.facts, "figures": rows, "failed": failed, "holds": not failed}
+
+    def table(self, title: str) -> Table:
+        """Return all figures with their bounds as a table."""
+        table = Table("what", "figure", "bound", "holds", title=title)
+        for figure in self.all:
+            holds = "" if not figure.bound else "[red]no[/]" if figure.complaint() else "[green]yes[/]"
+            table.add_row(figure.name, f"{figure.value:,.2f}", figure.bound, holds)
+        return table
 
     def _complaints(self) -> Iterator[str]:
         for figure in self.all:

@@ -33,7 +33,7 @@ class Nemesis:
         self.counts: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Do each thing at least once, and go on until every signal is recorded."""
+        """Do each thing at least once, and continue until every signal is recorded."""
         while not self._has_fed() or not self.counts:
             acts = [*self._acts()]
             self._random.shuffle(acts)

@@ -15,7 +15,7 @@
     ├── NotFound             no such event, stream or record
     │   └── Ambiguous        a shortened id matches several ids
     ├── Refused              who asks may not do this
-    │   ├── NotSignedIn      the request names nobody whom Kingdom knows
+    │   ├── NotSignedIn      the request has no valid session or token
     │   └── NotAllowed       the right for this request is missing
     └── Misconfigured        a declaration or a setting is wrong
 

@@ -13,13 +13,13 @@ def terminal(tmp_path: Path, dsn: str) -> Terminal:
 
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Front:
-    """A store with one of everything, which nobody changes."""
+    """A read-only store with one item of each kind."""
     return furnish(tmp_path_factory.mktemp("front") / "realm")
 
 
 @pytest.fixture
 def types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Typist:
-    """Somebody in an empty directory, whose store nobody has named."""
+    """A terminal in an empty directory without a configured store."""
     monkeypatch.chdir(tmp_path)
     for name in ("DATABASE_URL", "KINGDOM_DATABASE_URL", "KINGDOM_SCHEMA", "KINGDOM_APP", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
@@ -28,7 +28,7 @@ def types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.fixture
 def clerk(types: Typist, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Typist:
-    """Somebody in front of a database."""
+    """A terminal with a database."""
     monkeypatch.setenv("KINGDOM_DATABASE_URL", dsn)
     monkeypatch.setenv("KINGDOM_ACTOR", "tester")
     return types
@@ -36,6 +36,6 @@ def clerk(types: Typist, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Typist:
 
 @pytest.fixture
 def there(front: Front, types: Typist, monkeypatch: pytest.MonkeyPatch) -> Typist:
-    """Somebody in front of the store."""
+    """A terminal with the store."""
     monkeypatch.setenv("KINGDOM_DATABASE_URL", front.url)
     return types

@@ -1,4 +1,4 @@
-"""A corner of the machine in which everything that a command leaves behind can be seen."""
+"""A separate part of the machine, in which all leftovers of a command can be found."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import psutil
 
 
 class Corner:
-    """A home, a working directory and a place for temporary files of its own; whoever runs there can be found."""
+    """A separate home, working directory and temporary directory, by which the processes of a test can be found."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -39,7 +39,7 @@ TEMPLATE = "name: Greet\nworks:\n- name: greet\n  tasks: [Say hello.]\n"
 
 @dataclass(frozen=True)
 class Front:
-    """The store, and what is in it that got its id by chance."""
+    """The store, and its items with generated ids."""
 
     realm: Path
     run: str
@@ -74,10 +74,10 @@ class Typist:
         except SystemExit as ended:
             code = ended.code
         finally:
-            # This process goes on after the command.
+            # This process continues after the command.
             os.umask(mask)
-        said = self._capsys.readouterr()
-        return Done(code or 0, said.out, said.err)
+        captured = self._capsys.readouterr()
+        return Done(code or 0, captured.out, captured.err)
 
 
 def furnish(realm: Path) -> Front:
@@ -128,12 +128,12 @@ async def _papers(bus: Bus) -> None:
         await save_petition(
             transaction, Petition(id=PETITION, number=1, root=TASK, created_at=now, **kind, **whose), None
         )
-        told = ExternalEvent.read({**event, "created_at": now.isoformat(), "status": "pending"})
-        await receive_event(transaction, told, "tester")
+        reported = ExternalEvent.read({**event, "created_at": now.isoformat(), "status": "pending"})
+        await receive_event(transaction, reported, "tester")
 
 
 def ask_more(realm: Path) -> None:
-    """Let somebody else ask, too."""
+    """Let another person ask, too."""
 
     async def ask() -> None:
         application = declare_application(Realm())

@@ -1,4 +1,4 @@
-"""What lies in the database, read past the command line."""
+"""The content of the database, read without the command line."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from psycopg.rows import dict_row
 
 
 def open_rows(dsn: str) -> list[dict[str, Any]]:
-    """Return the live table: what is open or dead."""
+    """Return the live table: open and dead events."""
     with psycopg.connect(dsn, row_factory=dict_row) as connection:
         return connection.execute("SELECT * FROM kingdom.outbox_event ORDER BY id").fetchall()
 

@@ -1,4 +1,4 @@
-"""A terminal for the real command line: every command is a process of its own."""
+"""A terminal for the real command line: every command is its own process."""
 
 import contextlib
 import json
@@ -45,14 +45,14 @@ class Done:
 
 
 class Running:
-    """A command that goes on; what it says lies in two files."""
+    """A running command, with its output in two files."""
 
     def __init__(self, process: subprocess.Popen[bytes], out: Path, err: Path) -> None:
         self.process = process
         self._out = out
         self._err = err
 
-    def said(self) -> list[str]:
+    def printed_lines(self) -> list[str]:
         # The last line may still be in the making.
         return self._out.read_text().split("\n")[:-1]
 
@@ -62,8 +62,8 @@ class Running:
     def lines_about(self, event: str) -> list[dict[str, Any]]:
         return [line for line in self.logged() if line["event"] == event]
 
-    def says(self, lines: int) -> list[str]:
-        return self._eventually(lambda: len(self.said()) >= lines and self.said())
+    def wait_for_lines(self, lines: int) -> list[str]:
+        return self._eventually(lambda: len(self.printed_lines()) >= lines and self.printed_lines())
 
     def logs(self, event: str, times: int = 1) -> list[dict[str, Any]]:
         return self._eventually(lambda: len(self.lines_about(event)) >= times and self.lines_about(event))
@@ -104,7 +104,7 @@ class Terminal:
         return done.document
 
     def converse(self, *words: str, until: str, answer: str | signal.Signals | Callable[[], None]) -> Done:
-        """Run a command for a person who answers, or does something, once it waits with this on its screen."""
+        """Run a command, and answer or act when it shows this text and waits."""
 
         def waits() -> bool:
             # Python does not notice a Ctrl-C between a question and the read behind it.
@@ -147,16 +147,16 @@ class Terminal:
 
     @contextlib.contextmanager
     def start(self, *words: str, environment: Mapping[str, str] | None = None, **limit: float) -> Iterator[Running]:
-        """Start a command that goes on, if need be with another limit than its own."""
+        """Start a command that keeps running, optionally with another time limit."""
         name = f"{words[1]}-{time.monotonic_ns()}"
         out, err = self._directory / f"{name}.out", self._directory / f"{name}.err"
-        with out.open("wb") as said, err.open("wb") as logged:
+        with out.open("wb") as output, err.open("wb") as logged:
             process = subprocess.Popen(
                 self._command(words, **limit),
                 cwd=ROOT,
                 env={**self._environment, **(environment or {})},
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=output,
                 stderr=logged,
             )
         try:

@@ -1,4 +1,4 @@
-"""The bus under a nemesis stays whole, and the checker finds what is wrong with each broken variant of it."""
+"""The bus survives fault injection, and the checker finds the defect of each broken variant."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from tests.patience import PATIENCE_SECONDS
 ROOT = Path(__file__).parents[2]
 # Enough for every kind of fault.
 SECONDS = 10
-# The shortest run in which what lies around the processes suffers too.
+# The shortest run that also injects faults into the environment of the processes.
 LONG_SECONDS = 30
 AROUND = {
     "postgres": {"server_killed", "read_only", "bouncer_killed", "half_open", "slow", "cut_in_answer"},
@@ -46,7 +46,7 @@ def url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
 
 
 def leftovers(url: str) -> list[str]:
-    """Return the throwaway schemas or directories that are there."""
+    """Return the existing temporary schemas or directories."""
     if url.startswith("file:"):
         return [path.name for path in Path(url.removeprefix("file:")).iterdir()]
     with psycopg.connect(url) as connection:
@@ -133,7 +133,7 @@ def test_a_broken_bus_does_not_pass_where_all_around_it_fails(backend: str) -> N
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-async def test_a_verification_that_is_broken_off_leaves_neither_processes_nor_its_store(url: str) -> None:
+async def test_an_interrupted_verification_leaves_neither_processes_nor_its_store(url: str) -> None:
     verification = asyncio.create_task(verify(url, seconds=60, seed=7))
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not processes_under_test():  # noqa: ASYNC110 - the processes are what is waited for
@@ -146,7 +146,7 @@ async def test_a_verification_that_is_broken_off_leaves_neither_processes_nor_it
     assert processes_under_test() == []
 
 
-async def test_processes_that_cannot_start_are_reported_with_their_words(tmp_path: Path) -> None:
+async def test_processes_that_cannot_start_are_reported_with_their_output(tmp_path: Path) -> None:
     plan = TrialPlan(seconds=0, seed=1, command=(sys.executable, "-c", "raise SystemExit('no')"))
     with pytest.raises(Unavailable, match="do not start: no"):
         await run_trial(f"file:{tmp_path}", plan)

@@ -14,7 +14,7 @@ UNKNOWN = "01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01"
 
 @pytest.fixture
 def types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, dsn: str) -> Typist:
-    """Somebody in front of a database, in this process."""
+    """A terminal with a database, in this process."""
     for name in ("KINGDOM_SCHEMA", "KINGDOM_APP"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("KINGDOM_DATABASE_URL", dsn)
@@ -28,7 +28,7 @@ def test_help_and_version_need_no_database(terminal: Terminal) -> None:
     assert terminal.run("--version", environment=nowhere).out.strip() == f"kingdom {version('kingdom')}"
 
 
-def test_without_a_store_the_way_to_name_one_is_told(terminal: Terminal) -> None:
+def test_without_a_store_the_error_says_how_to_name_one(terminal: Terminal) -> None:
     done = terminal.run("bus", "stats", environment={"KINGDOM_DATABASE_URL": ""})
     assert done.code == 1
     assert "there is no store at" in done.err
@@ -75,7 +75,7 @@ def test_a_store_without_our_tables_says_what_to_run(terminal: Terminal) -> None
         assert "kingdom bus migrate" in done.err
 
 
-def test_a_role_without_the_right_is_told_so(terminal: Terminal, dsn: str) -> None:
+def test_a_role_without_the_privilege_is_refused_with_the_reason(terminal: Terminal, dsn: str) -> None:
     url = make_conninfo(dsn, options="-c role=pg_monitor")
     done = terminal.run("bus", "migrate", "--schema", "elsewhere", "--database-url", url)
     assert done.code == 2
@@ -113,7 +113,7 @@ def test_a_role_without_the_right_is_told_so(terminal: Terminal, dsn: str) -> No
         (("work", SHOP, "--stream", "shelf.{number}"), 2, "family"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_a_sentence_with_an_honest_code(
+def test_an_impossible_command_fails_with_a_sentence_and_its_exit_code(
     types: Typist, words: tuple[str, ...], code: int, sentence: str
 ) -> None:
     done = types("bus", *words)

@@ -59,7 +59,7 @@ def test_a_person_may_have_a_shell_in_the_checkout(runs: Runs, at_work: str) -> 
 
 @needs_tmux
 @pytest.mark.parametrize(("words", "readonly"), [((), 1), (("--shell",), 0)])
-def test_who_only_looks_cannot_type_and_a_killed_terminal_leaves_nothing_behind(
+def test_a_viewer_cannot_type_and_a_killed_terminal_leaves_nothing(
     runs: Runs, at_work: str, words: tuple[str, ...], readonly: int
 ) -> None:
     ours, theirs = pty.openpty()
@@ -87,13 +87,13 @@ def client_of(attached: Path) -> tuple[int, ...] | bool:
     """Return the pid of a tmux server, that of the client that is attached to it, and whether that may only look."""
     for socket in attached.glob("*.sock"):
         words = ["tmux", "-S", str(socket), "list-clients", "-F", "#{pid} #{client_pid} #{client_readonly}"]
-        if told := subprocess.run(words, capture_output=True, text=True, check=False).stdout.split():
-            return tuple(map(int, told))
+        if result := subprocess.run(words, capture_output=True, text=True, check=False).stdout.split():
+            return tuple(map(int, result))
     return False
 
 
 def runs_still(pid: int) -> bool:
-    """Tell whether a process is more than a zombie that nobody has asked about."""
+    """Return whether a process runs and is not a zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -117,7 +117,7 @@ def test_without_tmux_the_transcript_is_followed(runs: Runs, tmp_path: Path) -> 
     assert "said      hello" in shown.out
 
 
-def test_the_files_of_a_run_that_is_over_are_shown_once(runs: Runs) -> None:
+def test_the_files_of_an_ended_run_are_shown_once(runs: Runs) -> None:
     runs.template("Files", {"name": "files", "tasks": [script(write("made.txt", "12345"))]})
     workflow_id = runs.ask("create", "files", "--start", "--wait")["id"]
     shown = runs.terminal.run("attach", workflow_id, "--files").out

@@ -1,4 +1,4 @@
-"""What a shell offers when somebody presses Tab, in front of a store and without one."""
+"""What a shell completes after Tab, with a store and without one."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ from tests.patience import PATIENCE_SECONDS
 
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the store take its time: a person would rather have nothing than wait."""
+    """Make the store slow: completion then offers nothing instead of waiting."""
     monkeypatch.setattr(live_ids, "_TIMEOUT_SECONDS", PATIENCE_SECONDS)
     monkeypatch.setattr(live_ids, "_IDLE_LIMIT", timedelta(seconds=PATIENCE_SECONDS))
 

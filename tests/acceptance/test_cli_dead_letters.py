@@ -23,7 +23,7 @@ HOSTILE = "no such [red]thing[/red] \x1b[2J\x07"
 
 
 def dead(dsn: str, *envelopes: Envelope, streams: Sequence[str] = ("orders",)) -> list[str]:
-    """Publish events that nobody can handle, and return their ids."""
+    """Publish events that no handler accepts, and return their ids."""
 
     async def publish_and_kill() -> None:
         async with PostgresBus(dsn, TOPOLOGY) as bus:
@@ -35,7 +35,7 @@ def dead(dsn: str, *envelopes: Envelope, streams: Sequence[str] = ("orders",)) -
 
 
 async def kill(bus: PostgresBus, streams: Sequence[str]) -> None:
-    """Let everything die that waits."""
+    """Make all pending events DEAD."""
     for delivery in [each for stream in streams for each in await bus.claim(stream, 100, "somebody")]:
         async with bus.transaction(hold=[delivery]) as transaction:
             await transaction.settle(delivery, Dead(HOSTILE, "broken"))
@@ -105,7 +105,7 @@ def test_a_patched_letter_keeps_its_old_payload_and_is_redriven_with_the_new_one
     assert statuses(dsn)[event] == "PENDING"
 
 
-def test_an_event_that_is_dead_in_two_streams_must_be_told_apart(clerk: Typist, dsn: str) -> None:
+def test_a_dead_event_in_two_streams_must_be_named_with_its_stream(clerk: Typist, dsn: str) -> None:
     (event,) = dead(dsn, Envelope(type="OrderPlaced"), streams=("orders", "mail"))
     assert {letter["stream"] for letter in clerk.ask("bus", "dead", "show", event)} == {"orders", "mail"}
     unclear = clerk("bus", "dead", "patch", event, "--payload", "{}")
@@ -131,7 +131,7 @@ def test_discarding_needs_consent_and_a_reason(clerk: Typist, dsn: str) -> None:
     assert entry["data"]["reason"] == "only a test"
 
 
-def test_only_what_was_done_is_told(clerk: Typist, dsn: str) -> None:
+def test_only_completed_steps_are_reported(clerk: Typist, dsn: str) -> None:
     one, other = dead_orders(dsn, 2)
     redriven = clerk("bus", "redrive", one, one, "--rate", "1000", "--stop-after", "0")
     assert "Redrove 1 of 2 dead letter(s)." in redriven.out
@@ -178,7 +178,7 @@ def test_a_person_at_a_terminal_is_asked_and_sees_how_far_it_is(terminal: Termin
 
 
 @pytest.mark.parametrize("stop_after", [1, 0])
-def test_redriving_stops_when_events_die_again_unless_told_otherwise(
+def test_redriving_stops_when_events_die_again_unless_requested_otherwise(
     clerk: Typist, dsn: str, monkeypatch: pytest.MonkeyPatch, stop_after: int
 ) -> None:
     dead_orders(dsn, 3)

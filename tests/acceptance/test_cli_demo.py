@@ -33,7 +33,7 @@ def test_a_demo_that_is_stopped_leaves_no_process_and_no_file(
             assert time.monotonic() < deadline, corner.story()[-3000:]
             time.sleep(0.05)
         demo.send_signal(number)
-        # Somebody who cannot wait must not keep it from clearing away.
+        # A second interrupt must not prevent the cleanup.
         demo.send_signal(number)
         out, _ = demo.communicate(timeout=PATIENCE_SECONDS)
         assert (demo.returncode, out) == (128 + number, ""), corner.story()[-3000:]
@@ -54,7 +54,7 @@ def test_ctrl_c_in_place_of_an_answer_leaves_nothing(corner: Corner, terminal: T
     assert (corner.files(), corner.processes()) == ([], [])
 
 
-def test_a_person_answers_and_finds_everything_where_the_screen_says(corner: Corner, terminal: Terminal) -> None:
+def test_a_person_answers_and_finds_everything_in_the_shown_places(corner: Corner, terminal: Terminal) -> None:
     answer = "No, keep the cents."
     done = terminal.converse("demo", "--keep", until="Your answer: ", answer=f"{answer}\n")
     assert (done.code, "Nothing was lost, and nothing was done twice." in done.out) == (0, True), done.out[-3000:]

@@ -17,14 +17,14 @@ from tests.acceptance.terminal import ROOT, Done
 from tests.patience import PATIENCE_SECONDS
 
 PAGE = ROOT / "docs" / "doctor.md"
-# As root of a namespace of its own, a test can take away what the machine has.
+# As root of its own namespace, a test can take away what the machine has.
 ALONE = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-ec")
 
 
 def doctor(
     directory: Path, *words: str, before: str = "", reading: float = PATIENCE_SECONDS, **environment: str
 ) -> Done:
-    """Run the command in a directory; `before` is what is done to the machine first, `reading` may take so long."""
+    """Run the command in a directory; `before` runs first, `reading` is the time limit."""
     given = {name: value for name, value in os.environ.items() if not name.startswith(("KINGDOM_", "PG"))}
     given.pop("DATABASE_URL", None)
     given["PYTHONPATH"] = os.pathsep.join(filter(None, (environment.pop("PYTHONPATH", ""), str(ROOT))))
@@ -50,7 +50,7 @@ def found_by(done: Done) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Path:
+def realm_directory(tmp_path: Path) -> Path:
     """A directory with settings that say nothing special."""
     (tmp_path / "kingdom.yaml").write_text("database_url: file:realm\n")
     return tmp_path
@@ -62,10 +62,10 @@ def alone() -> None:
         pytest.skip("this machine gives nobody a namespace of its own")
 
 
-def test_the_answer_for_machines_has_the_shape_that_is_documented(house: Path) -> None:
+def test_the_answer_for_machines_has_the_shape_that_is_documented(realm_directory: Path) -> None:
     (example,) = re.findall(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     shown = json.loads(example)
-    done = doctor(house, "--json")
+    done = doctor(realm_directory, "--json")
     assert (done.code, done.err) == (0, "")
     assert list(done.document) == list(shown)
     assert done.document["ok"] is True
@@ -75,7 +75,7 @@ def test_the_answer_for_machines_has_the_shape_that_is_documented(house: Path) -
         assert bool(check["fix"]) == (check["status"] == "warn")
         assert isinstance(check["seconds"], float)
     assert [check["name"] for check in done.document["checks"]] == [check.name for check in all_checks()]
-    assert not (house / "realm").exists()
+    assert not (realm_directory / "realm").exists()
 
 
 def test_a_person_reads_what_was_found_and_what_to_do(tmp_path: Path) -> None:
@@ -98,23 +98,23 @@ def test_it_works_where_other_commands_end_at_once(tmp_path: Path) -> None:
     assert (found["python"]["status"], found["store"]["status"]) == ("ok", "ok")
 
 
-def test_a_secret_that_never_comes_does_not_keep_it_alive(house: Path) -> None:
-    os.mkfifo(house / "pipe")
+def test_a_secret_that_never_comes_does_not_keep_it_alive(realm_directory: Path) -> None:
+    os.mkfifo(realm_directory / "pipe")
     github = {"token": "file:pipe", "logins": ["bot"]}
-    (house / "kingdom.yaml").write_text(yaml.safe_dump({"sentinel": {"github": github}}))
-    done = doctor(house, "--json", reading=0.1)
+    (realm_directory / "kingdom.yaml").write_text(yaml.safe_dump({"sentinel": {"github": github}}))
+    done = doctor(realm_directory, "--json", reading=0.1)
     assert (done.code, found_by(done)["kingdom.yaml"]["status"]) == (1, "fail")
 
 
-def test_extras_that_are_not_installed_are_reported(house: Path) -> None:
+def test_extras_that_are_not_installed_are_reported(realm_directory: Path) -> None:
     for name in ("psycopg", "psycopg_pool", "slack_bolt", "slack_sdk"):
-        absent = house / "shadow" / name
+        absent = realm_directory / "shadow" / name
         absent.mkdir(parents=True)
         (absent / "__init__.py").write_text(f"raise ModuleNotFoundError('No module named {name}', name='{name}')\n")
     slack = {"bot_token": "t", "base_url": "http://127.0.0.1:9/api/"}
-    (house / "kingdom.yaml").write_text(yaml.safe_dump({"envoy": {"slack": slack}}))
+    (realm_directory / "kingdom.yaml").write_text(yaml.safe_dump({"envoy": {"slack": slack}}))
     url = "postgresql://127.0.0.1:9/kingdom"
-    done = doctor(house, "--json", "--database-url", url, PYTHONPATH=str(house / "shadow"))
+    done = doctor(realm_directory, "--json", "--database-url", url, PYTHONPATH=str(realm_directory / "shadow"))
     found = found_by(done)
     assert (done.code, found["store"]["status"], found["slack-bot"]["status"]) == (1, "fail", "fail")
     assert found["store"]["fix"] == "pip install 'kingdom[postgres]'"
@@ -132,9 +132,9 @@ def test_a_database_is_examined_by_the_command_too(clerk: Typist, monkeypatch: p
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_read_only_directory_is_reported(house: Path) -> None:
-    (house / "realm").mkdir()
-    done = doctor(house, "--json", before="mount -t tmpfs -o ro none realm")
+def test_a_read_only_directory_is_reported(realm_directory: Path) -> None:
+    (realm_directory / "realm").mkdir()
+    done = doctor(realm_directory, "--json", before="mount -t tmpfs -o ro none realm")
     found = found_by(done)
     assert (done.code, found["directory"]["status"], found["store"]["status"]) == (1, "fail", "skipped")
     assert "Read-only file system" in found["directory"]["found"]
@@ -142,18 +142,18 @@ def test_a_read_only_directory_is_reported(house: Path) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_full_disk_is_reported(house: Path) -> None:
-    (house / "realm").mkdir()
+def test_a_full_disk_is_reported(realm_directory: Path) -> None:
+    (realm_directory / "realm").mkdir()
     fill = "mount -t tmpfs -o size=1m none realm\nhead -c 1044480 /dev/zero > realm/filling"
-    done = doctor(house, "--json", before=fill)
+    done = doctor(realm_directory, "--json", before=fill)
     disk = found_by(done)["disk"]
     assert (done.code, disk["status"]) == (1, "fail")
     assert "no new work starts" in disk["found"]
 
 
 @pytest.mark.usefixtures("alone")
-def test_used_up_inotify_instances_are_reported(house: Path) -> None:
-    done = doctor(house, "--json", before="echo 0 > /proc/sys/user/max_inotify_instances")
+def test_used_up_inotify_instances_are_reported(realm_directory: Path) -> None:
+    done = doctor(realm_directory, "--json", before="echo 0 > /proc/sys/user/max_inotify_instances")
     inotify = found_by(done)["inotify"]
     assert (done.code, inotify["status"]) == (1, "fail")
     assert inotify["fix"].startswith("sudo sysctl fs.inotify.max_user_instances=")

@@ -31,8 +31,8 @@ def read(done: Done) -> Timeline:
 
 
 def test_a_run_of_a_person_is_explained_as_text_json_and_page(runs: Runs) -> None:
-    told = script({"ask": f"{HOSTILE} or not?"}, write("a.txt", "a"), {"cost": 0.25})
-    runs.template("Story", {"name": "decide", "tasks": [told]})
+    prompt_script = script({"ask": f"{HOSTILE} or not?"}, write("a.txt", "a"), {"cost": 0.25})
+    runs.template("Story", {"name": "decide", "tasks": [prompt_script]})
     workflow_id = runs.ask("create", "story", "--start")["id"]
     runs.reaches(workflow_id, "AWAITING")
     assert runs.run("resume", "last", "--reply", "not", "--wait").code == 0
@@ -56,7 +56,7 @@ def test_a_run_of_a_person_is_explained_as_text_json_and_page(runs: Runs) -> Non
     assert "<script" not in text
 
 
-def test_an_event_that_nobody_has_looked_at_is_explained_too(files: Terminal) -> None:
+def test_an_unrouted_event_is_explained_too(files: Terminal) -> None:
     event_id = files.ask("event", "send", "--type", "demo.hello", "--payload", '{"title": "Hello"}')["id"]
     timeline = read(files.run("explain", event_id, "--json"))
     assert timeline.event

@@ -23,7 +23,7 @@ def publish(laptop: Terminal, payload: object, *words: str) -> str:
     return event_id
 
 
-def test_looking_at_a_store_that_is_not_there_makes_none_and_says_what_to_do(laptop: Terminal, realm: Path) -> None:
+def test_reading_a_missing_store_creates_none_and_says_what_to_do(laptop: Terminal, realm: Path) -> None:
     done = laptop.run("bus", "stats")
     assert done.code == 1
     assert "there is no store at" in done.err
@@ -31,7 +31,7 @@ def test_looking_at_a_store_that_is_not_there_makes_none_and_says_what_to_do(lap
     assert not realm.exists()
 
 
-def test_who_has_settings_but_no_store_yet_is_told_what_makes_it(
+def test_settings_without_a_store_are_reported_with_the_next_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("DATABASE_URL", "KINGDOM_DATABASE_URL"):
@@ -89,18 +89,18 @@ def test_a_store_on_another_host_is_refused(tmp_path: Path) -> None:
     assert "must be on this host, not on elsewhere" in done.err
 
 
-def test_an_event_that_is_sent_where_no_realm_is_makes_none(types: Typist, tmp_path: Path) -> None:
+def test_sending_an_event_outside_of_a_realm_creates_none(types: Typist, tmp_path: Path) -> None:
     refused = types("send", "--type", "demo.hello")
     assert (refused.code, "`kingdom init` creates a realm" in refused.err) == (1, True)
     assert list(tmp_path.iterdir()) == []
     assert types("send", "--type", "demo.hello", "--database-url", "file:here").code == 0
 
 
-def test_who_is_inside_a_realm_is_told_where_it_begins(
+def test_inside_of_a_realm_its_directory_is_named(
     types: Typist, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "kingdom.yaml").touch()
     (tmp_path / "deep" / "inside").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "deep" / "inside")
-    told = types("ps")
-    assert (told.code, f"run this there, or with --config {tmp_path / 'kingdom.yaml'}" in told.err) == (1, True)
+    result = types("ps")
+    assert (result.code, f"run this there, or with --config {tmp_path / 'kingdom.yaml'}" in result.err) == (1, True)

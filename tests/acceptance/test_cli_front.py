@@ -68,7 +68,7 @@ def test_help_takes_at_most_five_times_as_long_as_a_program_that_does_nothing() 
         (("--complete", "show", "evt"), ("aiohttp", "psycopg")),
     ],
 )
-def test_what_is_not_asked_for_is_not_loaded(words: tuple[str, ...], unneeded: tuple[str, ...]) -> None:
+def test_modules_that_a_command_does_not_need_are_not_loaded(words: tuple[str, ...], unneeded: tuple[str, ...]) -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "kingdom", *words], capture_output=True, text=True, check=True
     )
@@ -77,7 +77,7 @@ def test_what_is_not_asked_for_is_not_loaded(words: tuple[str, ...], unneeded: t
     assert loaded.isdisjoint(unneeded)
 
 
-def test_waste_is_looked_for_but_not_in_what_was_loaded() -> None:
+def test_bloat_is_searched_but_not_in_loaded_data() -> None:
     tell = "atexit.register(lambda: print(gc.isenabled(), gc.get_freeze_count(), file=sys.stderr))"
     program = f"import atexit, gc, sys; {tell}; from kingdom.cli.main import main; main()"
     done = subprocess.run(
@@ -94,9 +94,9 @@ def test_the_help_has_every_command_and_what_aliases_are_short_for(types: Typist
     assert set(WORDS) <= {line.split()[0] for line in page.splitlines() if line.startswith("  ")}
     for alias, words in ALIASES.items():
         assert f"(= {' '.join(words)})" in " ".join(page.split())
-        told = types(alias, "--help").out
-        assert told.startswith(f"`kingdom {alias}` is short for `kingdom {' '.join(words)}`.\n")
-        assert f"Usage: kingdom {' '.join(words)} [OPTIONS]" in told
+        result = types(alias, "--help").out
+        assert result.startswith(f"`kingdom {alias}` is short for `kingdom {' '.join(words)}`.\n")
+        assert f"Usage: kingdom {' '.join(words)} [OPTIONS]" in result
     assert types("help", "workflow", "show").out == types("workflow", "show", "-h").out
 
 
@@ -128,7 +128,7 @@ def test_nouns_are_singular() -> None:
         (("send", "demo.hello"), "'demo.hello' is not an event as JSON", "did you mean --type demo.hello?"),
     ],
 )  # fmt: skip
-def test_a_slip_is_told_with_its_cause_and_the_next_step(
+def test_a_slip_is_reported_with_its_cause_and_the_next_step(
     types: Typist, words: tuple[str, ...], cause: str, step: str
 ) -> None:
     done = types(*words)
@@ -161,7 +161,7 @@ def test_nothing_that_is_piped_has_an_escape_sequence(there: Typist) -> None:
 
 
 def on_a_screen(*words: str, **environment: str) -> str:
-    """Return what is written to a terminal."""
+    """Return the output on a terminal."""
     ours, theirs = pty.openpty()
     env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
     process = subprocess.Popen(
@@ -210,7 +210,7 @@ def test_help_is_as_wide_as_columns_says(types: Typist, monkeypatch: pytest.Monk
     assert "<bool>" not in types("ps", "-h").out.replace("--help   -h      <bool>", "")
 
 
-def test_who_watches_ends_when_nobody_reads_any_more(front: Front) -> None:
+def test_watching_ends_when_its_output_is_closed(front: Front) -> None:
     process = subprocess.Popen(
         [*KINGDOM, "ps", "--watch", "--json", "--database-url", front.url],
         stdout=subprocess.PIPE,
@@ -229,26 +229,26 @@ def test_who_watches_ends_when_nobody_reads_any_more(front: Front) -> None:
         assert process.stderr.read() == b""
 
 
-def test_who_watches_is_told_of_changes_and_leaves_by_ctrl_c(
+def test_watching_shows_changes_and_ends_with_ctrl_c(
     front: Front, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LINES", "8")
     shutil.copytree(front.realm, tmp_path / "realm")
     terminal = Terminal(tmp_path, f"file:{tmp_path / 'realm'}")
     with terminal.start("inbox", "--watch", "--json") as watching:
-        assert [each["task_id"] for each in json.loads(watching.says(1)[0])] == [TASK]
+        assert [each["task_id"] for each in json.loads(watching.wait_for_lines(1)[0])] == [TASK]
         ask_more(tmp_path / "realm")
-        assert [each["task_id"] for each in json.loads(watching.says(2)[1])] == [TASK, AGAIN]
+        assert [each["task_id"] for each in json.loads(watching.wait_for_lines(2)[1])] == [TASK, AGAIN]
         watching.process.send_signal(2)
         assert watching.ends() == 130
-        assert len(watching.said()) == 2
+        assert len(watching.printed_lines()) == 2
     done = terminal.converse("ps", "--watch", until="More:", answer=CTRL_C)
     assert (done.code, "Traceback" in done.out) == (130, False)
-    # The newest stands last, and is what a low screen must show.
+    # The newest row is last, and even a low screen must show it.
     assert (f"wf-{TASK}" in done.out, front.run in done.out, "2 older one(s)" in done.out) == (True, False, True)
 
 
-def test_what_is_no_utf_8_is_refused_in_a_sentence(there: Typist, front: Front, tmp_path: Path) -> None:
+def test_input_that_is_not_utf_8_is_refused_with_a_sentence(there: Typist, front: Front, tmp_path: Path) -> None:
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff")
     for words in (
@@ -274,9 +274,7 @@ def test_a_list_reads_only_the_runs_that_it_shows(front: Front, types: Typist, t
     assert [each["id"] for each in types("petition", "list", "-n", "1", "--json").document] == [PETITION]
 
 
-def test_what_somebody_has_spoilt_is_told_of_and_hides_nothing_else(
-    front: Front, types: Typist, tmp_path: Path
-) -> None:
+def test_a_damaged_item_is_reported_and_hides_nothing_else(front: Front, types: Typist, tmp_path: Path) -> None:
     shutil.copytree(front.realm, tmp_path / "realm")
     asyncio.run(spoil(tmp_path / "realm", front.run))
     for noun, spoilt in (("workflow", "wf-x"), ("event", "evt-cli-x"), ("assignment", "task-x")):
@@ -302,7 +300,7 @@ def test_what_somebody_has_spoilt_is_told_of_and_hides_nothing_else(
 
 
 async def spoil(realm: Path, run: str) -> None:
-    """Make the older run one that cannot be read any more, which asked for something first; and so one of each."""
+    """Make the older run unreadable after it made a petition, and do the same with one item of each kind."""
     application, began = declare_application(Realm()), utc_now() - timedelta(days=2)
     async with (
         open_bus(f"file:{realm}", application.topology, application.kinds) as bus,

@@ -37,7 +37,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 
 def template_for(runs: Runs, name: str, **payload: Any) -> str:
-    """Store what a General would run for an event, and return the id of the template."""
+    """Store the template that a General would run for an event, and return its id."""
     words = ("general", "preview", name, "--repo", "acme/shop", "--payload", json.dumps(payload))
     previewed = runs.terminal.run(*words)
     assert previewed.code == 0, previewed.err
@@ -49,7 +49,7 @@ def petitions(workflow: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return [(each["kind"], each["body"]) for work in workflow["works"] for each in work["petitions"]]
 
 
-def test_a_new_general_is_whole_and_tells_what_to_do_next(laptop: Typist, tmp_path: Path) -> None:
+def test_a_new_general_is_complete_and_its_next_step_is_shown(laptop: Typist, tmp_path: Path) -> None:
     made = laptop("general", "create", "docs")
     assert made.code == 0, made.err
     place = tmp_path / "realm" / "generals" / "gen-docs"
@@ -63,7 +63,7 @@ def test_a_new_general_is_whole_and_tells_what_to_do_next(laptop: Typist, tmp_pa
     assert (unfit.code, "is not a valid name for a General" in unfit.err) == (2, True)
 
 
-def test_a_person_sees_what_a_general_has_learned_and_lets_it_count_everywhere(laptop: Typist, tmp_path: Path) -> None:
+def test_a_person_sees_what_a_general_has_learned_and_promotes_it(laptop: Typist, tmp_path: Path) -> None:
     laptop("general", "create", "docs")
     assert laptop("general", "memory", "gen-docs").out == "gen-docs has learned nothing yet.\n"
     place = tmp_path / "realm" / "generals" / "gen-docs"
@@ -75,7 +75,7 @@ def test_a_person_sees_what_a_general_has_learned_and_lets_it_count_everywhere(l
     assert (sentence["everywhere"], sentence["file"]) == (True, "memory/patterns.md")
 
 
-def test_whoever_has_no_general_is_told_how_to_get_one(laptop: Typist) -> None:
+def test_a_realm_without_a_general_shows_how_to_get_one(laptop: Typist) -> None:
     nobody = laptop("general", "list")
     assert "kingdom general install NAME (gen-jira, gen-pr, gen-test, gen-hello, gen-briefing)" in nobody.out
     assert laptop.ask("general", "list")["generals"] == []
@@ -104,7 +104,7 @@ def test_a_general_is_shown(laptop: Typist) -> None:
     assert (unknown.code, "there are: gen-pr" in unknown.err) == (1, True)
 
 
-def test_a_broken_general_is_told_of_loudly_and_the_others_stay(laptop: Typist, tmp_path: Path) -> None:
+def test_a_broken_general_is_reported_and_the_others_stay(laptop: Typist, tmp_path: Path) -> None:
     place = tmp_path / "here"
     for name in ("gen-pr", "gen-briefing"):
         shutil.copytree(SHIPPED / name, place / name)
@@ -130,7 +130,7 @@ def test_a_broken_general_is_told_of_loudly_and_the_others_stay(laptop: Typist, 
     assert (shown.code, "gen-pr is broken" in shown.err) == (2, True)
 
 
-def test_where_strangers_are_heard_a_general_does_nothing_until_it_names_repositories(
+def test_if_strangers_are_accepted_a_general_does_nothing_until_it_names_repositories(
     laptop: Typist, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -150,7 +150,7 @@ def test_where_strangers_are_heard_a_general_does_nothing_until_it_names_reposit
     assert laptop("general", "validate", "gen-pr").code == 0
 
 
-def test_a_general_is_replaced_only_when_told_so(laptop: Typist, tmp_path: Path) -> None:
+def test_a_general_is_replaced_only_on_request(laptop: Typist, tmp_path: Path) -> None:
     draft = tmp_path / "drafts"
     shutil.copytree(SHIPPED / "gen-pr", draft / "gen-pr")
     laptop.ask("general", "install", str(draft / "gen-pr"))
@@ -175,7 +175,7 @@ def test_a_general_is_checked_by_its_name_unless_a_directory_is_called_so(laptop
     assert laptop.ask("general", "validate", "gen-pr") == {"directory": "gen-pr", "generals": [], "broken": []}
 
 
-def test_values_that_nobody_gave_are_told_and_a_repository_is_asked_for(laptop: Typist) -> None:
+def test_missing_values_are_reported_and_a_repository_is_requested(laptop: Typist) -> None:
     laptop.ask("general", "install", "gen-pr")
     nowhere = laptop("general", "preview", "gen-pr")
     assert (nowhere.code, "name one, such as --repo acme/shop" in nowhere.err) == (2, True)
@@ -237,7 +237,7 @@ def test_the_review_is_one_petition_for_its_own_pull_request(runs: Runs) -> None
     assert workflow["works"][0]["result"]["status"] == "success"
 
 
-def test_the_tests_of_a_pull_request_are_run_and_told_in_one_comment(runs: Runs) -> None:
+def test_the_tests_of_a_pull_request_are_run_and_reported_in_one_comment(runs: Runs) -> None:
     runs.terminal.ask("general", "install", "gen-test")
     app = runs.directory / "app"
     (app / "Makefile").write_text("test:\n\t@echo two tests passed\n")

@@ -44,7 +44,7 @@ def test_engine_and_hosts_share_a_run_through_the_database(terminal: Terminal, t
         assert engine.lines_about("ended")[0]["cut_off"] is False
 
 
-def test_a_host_that_is_gone_can_be_retired_before_its_lease_is_over(files: Terminal, realm: Path) -> None:
+def test_a_lost_host_can_be_retired_before_its_lease_expires(files: Terminal, realm: Path) -> None:
     with files.start(*RUN_HOST, "box", "--slots", "2") as host:
         host.logs("host registered")
         assert (realm / "soldiers" / "box").is_dir()
@@ -110,7 +110,7 @@ def test_engine_and_host_refuse_a_store_without_its_migrations(cluster: PrivateC
         assert (done.code, "run `kingdom bus migrate` first" in done.err) == (2, True)
 
 
-def test_who_waits_for_a_run_hears_that_nobody_is_at_work(files: Terminal, tmp_path: Path) -> None:
+def test_waiting_for_a_run_reports_that_no_host_is_up(files: Terminal, tmp_path: Path) -> None:
     runs = Runs(files, tmp_path)
     runs.template("Alone", {"name": "alone", "tasks": ["Nothing."]})
     with files.start(*RUN_HOST, "box") as host:

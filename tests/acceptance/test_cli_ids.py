@@ -20,7 +20,7 @@ from kingdom.workflow.template_file import read_template
 from tests.acceptance.front import AGAIN, ENDED, EVENT, PETITION, TASK, TEMPLATE, Front, Typist
 
 
-def test_show_shows_whatever_an_id_names_as_its_noun_does(there: Typist, front: Front) -> None:
+def test_show_works_for_every_kind_of_id(there: Typist, front: Front) -> None:
     nouns = {
         front.run: ("workflow", "show", front.run),
         "last": ("workflow", "show", "last"),
@@ -44,7 +44,7 @@ def test_show_shows_whatever_an_id_names_as_its_noun_does(there: Typist, front: 
     assert "'wf-' matches" in there("show", "wf-").err
 
 
-def test_a_petition_is_named_by_six_letters_whoever_shows_it(there: Typist) -> None:
+def test_a_petition_has_the_same_six_letters_in_every_view(there: Typist) -> None:
     assert there("petition", "show", "9a01bc", "--json").document["id"] == PETITION
     assert there("show", "9a01bc").out == there("petition", "show", "9a01bc").out
     assert (there("show", "a01bc").code, there("petition", "show", "a01bc").code) == (1, 1)
@@ -72,7 +72,7 @@ def test_an_event_or_an_assignment_is_named_by_where_its_id_begins(front: Front,
         assert "`kingdom event list`" in unknown.err
 
 
-def test_what_cannot_be_undone_wants_four_characters_of_an_id(there: Typist) -> None:
+def test_an_irreversible_command_needs_four_characters_of_an_id(there: Typist) -> None:
     assert there("workflow", "show", "001").code == 0
     for words in (("cancel", "001"), ("cancel", "wf-tas"), ("workflow", "delete", "001")):
         refused = there(*words)
@@ -109,7 +109,7 @@ async def newest(realm: Path, runs: Sequence[tuple[str, datetime]], *, ended: bo
 
 
 @pytest.mark.parametrize("ids", [(OF_COURT, BY_HAND), (BY_HAND, OF_COURT)])
-async def test_last_is_the_run_that_was_made_last_whatever_its_id(tmp_path: Path, ids: tuple[str, str]) -> None:
+async def test_last_is_the_newest_run_regardless_of_its_id(tmp_path: Path, ids: tuple[str, str]) -> None:
     runs = [(ids[0], NOW - timedelta(minutes=1)), (ids[1], NOW)]
     assert await newest(tmp_path / "realm", runs, ended=False) == ids[1]
 
@@ -131,8 +131,8 @@ def test_cancel_last_gives_up_the_run_that_was_made_last(front: Front, types: Ty
     made = types("workflow", "create", "greet", "--json").document["id"]
     assert types("cancel", "last", "--json").document["id"] == made
     assert [each["id"] for each in types("workflow", "list", "--json").document] == [made, f"wf-{TASK}", front.run]
-    told = types("explain", "last", "--html", "story.html").out
-    assert told == f"Wrote the timeline of {made} to story.html: open it in a browser.\n"
+    result = types("explain", "last", "--html", "story.html").out
+    assert result == f"Wrote the timeline of {made} to story.html: open it in a browser.\n"
 
 
 @pytest.mark.parametrize("task", [TASK, AGAIN])

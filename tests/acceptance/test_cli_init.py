@@ -47,14 +47,14 @@ def snapshot(directory: Path) -> dict[str, bytes]:
 
 
 def next_steps(done: Done) -> list[str]:
-    """Return what a person is told to type."""
+    """Return the commands that a person should type."""
     _, found, steps = done.out.partition("Next:\n")
     assert found, done.out
     return [line.strip() for line in steps.splitlines() if line.strip()]
 
 
 async def follow(directory: Path, steps: list[str], environment: Mapping[str, str], text: str = "") -> str:
-    """Type every step into a shell, as it is; what needs a terminal of its own runs beside the others."""
+    """Type every step into a shell unchanged. A step that needs its own terminal runs in parallel."""
     lines = ["set -e", "up=", "trap '[ -z \"$up\" ] || { kill -TERM $up; wait $up; }' EXIT"]
     for step in steps:
         if step.startswith("kingdom up"):
@@ -75,13 +75,13 @@ async def follow(directory: Path, steps: list[str], environment: Mapping[str, st
     )
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            said, _ = await process.communicate(text.encode())
+            output, _ = await process.communicate(text.encode())
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-    assert process.returncode == 0, said.decode()
-    return said.decode()
+    assert process.returncode == 0, output.decode()
+    return output.decode()
 
 
 def test_a_realm_of_files_passes_its_own_check(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_git_keeps_the_generals_and_nothing_else_of_a_realm(tmp_path: Path) -> N
     assert not [name for name in seen if "lock" in name or "token" in name]
 
 
-def test_nothing_that_is_there_is_changed(tmp_path: Path) -> None:
+def test_nothing_existing_is_changed(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("*.pyc\n")
     (tmp_path / "kingdom.yaml").write_text("# mine\ndatabase_url: file:elsewhere\n")
     done = kingdom(tmp_path, "init", "--yes")
@@ -127,7 +127,7 @@ def test_nothing_that_is_there_is_changed(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == before
 
 
-def test_settings_that_cannot_be_read_are_left_alone_and_told(tmp_path: Path) -> None:
+def test_unreadable_settings_are_left_alone_and_reported(tmp_path: Path) -> None:
     (tmp_path / "kingdom.yaml").write_text("sentinel: [\n")
     before = snapshot(tmp_path)
     done = kingdom(tmp_path, "init", "--yes")
@@ -135,7 +135,7 @@ def test_settings_that_cannot_be_read_are_left_alone_and_told(tmp_path: Path) ->
     assert snapshot(tmp_path) == before
 
 
-def test_a_file_in_the_place_of_the_directory_is_told(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("")
     done = kingdom(tmp_path, "init", "home", "--yes")
     assert (done.code, "home is a file" in done.err) == (2, True)
@@ -151,7 +151,7 @@ def test_an_interrupted_one_is_finished_by_the_next(tmp_path: Path) -> None:
     )
 
 
-def test_a_database_is_taken_from_the_environment_and_its_password_written_nowhere(tmp_path: Path) -> None:
+def test_a_database_url_from_the_environment_is_used_and_its_password_is_not_stored(tmp_path: Path) -> None:
     url = "postgresql://kingdom:very-secret@127.0.0.1:9/kingdom"
     done = kingdom(tmp_path, "init", "--json", DATABASE_URL=url).document
     assert list(done) == ["directory", "made", "kept", "store", "general", "next"]
@@ -180,13 +180,13 @@ def test_a_store_can_be_chosen_by_its_kind(tmp_path: Path) -> None:
     assert (refused.code, "leave one of them out" in refused.err) == (2, True)
 
 
-def test_a_choice_that_the_environment_would_overrule_is_said(tmp_path: Path) -> None:
+def test_a_choice_that_the_environment_would_overrule_is_reported(tmp_path: Path) -> None:
     other = "postgresql://127.0.0.1:9/shop"
     done = kingdom(tmp_path, "init", "--yes", "--store", "files", KINGDOM_DATABASE_URL=other)
     assert next_steps(done)[0].startswith("unset KINGDOM_DATABASE_URL")
 
 
-def test_the_store_of_a_realm_comes_before_the_database_of_the_application_beside_it(tmp_path: Path) -> None:
+def test_the_store_of_a_realm_takes_precedence_over_the_database_of_the_application(tmp_path: Path) -> None:
     shop = {"DATABASE_URL": "postgresql://127.0.0.1:9/shop"}
     done = kingdom(tmp_path, "init", "--yes", "--store", "files", **shop)
     assert not any("unset" in step for step in next_steps(done))
@@ -214,9 +214,9 @@ def test_three_questions_are_asked_on_a_terminal_and_all_have_answers(tmp_path: 
     other = tmp_path / "other"
     screen = terminal.converse("init", str(other), until="stored?", answer="file:store\nour-bot\nacme/shop\n")
     assert (screen.code, screen.out.count("?")) == (0, 3)
-    said = yaml.safe_load((other / "kingdom.yaml").read_text())
-    assert (said["database_url"], said["sentinel"]["github"]["logins"]) == ("file:store", ["our-bot"])
-    assert said["sentinel"]["github"]["repos"] == ["acme/shop"]
+    output = yaml.safe_load((other / "kingdom.yaml").read_text())
+    assert (output["database_url"], output["sentinel"]["github"]["logins"]) == ("file:store", ["our-bot"])
+    assert output["sentinel"]["github"]["repos"] == ["acme/shop"]
     assert (other / "store" / "generals" / "gen-pr").is_dir()
 
     asked_nothing = terminal.converse("init", str(tmp_path / "third"), "--yes", until="Next", answer="")
@@ -229,9 +229,9 @@ def test_ctrl_c_at_a_question_ends_it_at_once_and_makes_nothing(tmp_path: Path) 
     assert (screen.code, "nothing was done" in screen.out, (tmp_path / "home").exists()) == (1, True, False)
 
 
-def test_a_database_of_somebody_else_is_told_of_or_refused(tmp_path: Path) -> None:
-    told = kingdom(tmp_path, "init", "home", "--yes", DATABASE_URL="postgresql://db/shop")
-    assert (told.code, "DATABASE_URL is set" in told.err, "--store files" in told.err) == (0, True, True)
+def test_a_database_of_another_application_is_reported_or_refused(tmp_path: Path) -> None:
+    result = kingdom(tmp_path, "init", "home", "--yes", DATABASE_URL="postgresql://db/shop")
+    assert (result.code, "DATABASE_URL is set" in result.err, "--store files" in result.err) == (0, True, True)
     refused = kingdom(tmp_path, "init", "other", "--yes", DATABASE_URL="mysql://db/shop")
     assert (refused.code, "is not a PostgreSQL database" in refused.err) == (2, True)
 
@@ -241,10 +241,10 @@ async def test_the_next_steps_of_a_realm_of_files_work_as_they_are_printed(tmp_p
     done = await asyncio.to_thread(kingdom, tmp_path, "init", "my realm", "--yes")
     settings = tmp_path / "my realm" / "kingdom.yaml"
     settings.write_text(settings.read_text() + CALM)
-    said = await follow(tmp_path, next_steps(done), plain())
-    assert "ended: completed" in said
-    assert "Everything works." in said or "could be better" in said
-    assert "Nothing needs a person." in said
+    updates = await follow(tmp_path, next_steps(done), plain())
+    assert "ended: completed" in updates
+    assert "Everything works." in updates or "could be better" in updates
+    assert "Nothing needs a person." in updates
 
 
 @pytest.mark.installed
@@ -254,10 +254,10 @@ async def test_the_next_steps_of_a_realm_in_a_database_work_as_they_are_printed(
         done = await asyncio.to_thread(kingdom, tmp_path, "init", "home", "--yes", **environment)
         settings = tmp_path / "home" / "kingdom.yaml"
         settings.write_text(settings.read_text() + CALM)
-        said = await follow(tmp_path, next_steps(done), plain(**environment))
+        updates = await follow(tmp_path, next_steps(done), plain(**environment))
         cluster.drop_database("init")
-    assert "Applied 0001_create_bus" in said
-    assert "ended: completed" in said
+    assert "Applied 0001_create_bus" in updates
+    assert "ended: completed" in updates
 
 
 @pytest.mark.installed
@@ -267,10 +267,10 @@ async def test_the_next_steps_of_a_realm_with_a_database_of_its_own_work_as_they
         assert not any("migrate" in step for step in next_steps(done))
         settings = room / "home" / "kingdom.yaml"
         settings.write_text(settings.read_text() + CALM)
-        said = await follow(room, next_steps(done), plain())
+        updates = await follow(room, next_steps(done), plain())
         await until_nothing_is_left(room / "home" / "realm" / "postgres", soon=True)
-    assert "ended: completed" in said
-    assert "Nothing needs a person." in said
+    assert "ended: completed" in updates
+    assert "Nothing needs a person." in updates
 
 
 @pytest.mark.installed
@@ -291,6 +291,6 @@ async def test_the_next_steps_of_a_realm_that_watches_github_work_as_they_are_pr
         assert f"kingdom git create acme.shop {source} --repo acme/shop" in steps
         settings = home / "kingdom.yaml"
         settings.write_text(settings.read_text() + CALM)
-        said = await follow(home, steps, plain(), text=f"{TOKEN}\n")
-    assert "kingdom-bot, scopes notifications, repo" in said
-    assert "Nothing needs a person." in said
+        updates = await follow(home, steps, plain(), text=f"{TOKEN}\n")
+    assert "kingdom-bot, scopes notifications, repo" in updates
+    assert "Nothing needs a person." in updates

@@ -31,15 +31,15 @@ def soldier(runs: Runs, workflow_id: str, work: int = 0) -> str:
     return token.partition("/")[0]
 
 
-def test_a_run_is_told_across_its_sessions(runs: Runs) -> None:
+def test_a_run_is_shown_across_its_sessions(runs: Runs) -> None:
     talk = script({"say": "I look around"}, {"run": "echo seen"}, {"cost": 0.25}, {"answer": "understood"})
     runs.template(
         "Talk", {"name": "look", "tasks": [talk]}, {"name": "write", "tasks": [script(write("a.txt", "hello"))]}
     )
     workflow_id = runs.ask("create", "talk", "--start", "--wait")["id"]
-    told = logs(runs, workflow_id, "-f")
-    assert told.code == 0
-    lines = [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in told.out.splitlines()]
+    result = logs(runs, workflow_id, "-f")
+    assert result.code == 0
+    lines = [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in result.out.splitlines()]
     first, second = soldier(runs, workflow_id), soldier(runs, workflow_id, 1)
     assert f"── w1 look · {first} on {HOST} ──" in lines
     assert lines.index(f"── w2 write · {second} on {HOST} ──") > lines.index("answered  understood ($0.25)")
@@ -68,12 +68,12 @@ def test_following_sees_a_run_live_and_ends_with_it(runs: Runs) -> None:
     runs.template("Wait", {"name": "wait", "tasks": [waits]}, {"name": "after", "tasks": [script({"say": "after"})]})
     workflow_id = runs.ask("create", "wait", "--start")["id"]
     with runs.terminal.start("logs", workflow_id, "-f") as looking:
-        eventually(lambda: any("said      I wait" in line for line in looking.said()) and "seen")
+        eventually(lambda: any("said      I wait" in line for line in looking.printed_lines()) and "seen")
         assert looking.process.poll() is None
         (runs.tree(workflow_id) / "go").touch()
         assert looking.ends() == 0
-        said = "\n".join(looking.said())
-        assert said.index("answered  I went") < said.index("── w2 after") < said.index("said      after")
+        output = "\n".join(looking.printed_lines())
+        assert output.index("answered  I went") < output.index("── w2 after") < output.index("said      after")
 
 
 def test_of_a_long_transcript_the_end_is_shown(runs: Runs) -> None:
@@ -90,7 +90,7 @@ def test_of_a_long_transcript_the_end_is_shown(runs: Runs) -> None:
     assert "begins" in logs(runs, workflow_id, "--all").out
 
 
-def test_what_lies_on_another_machine_is_told_from_the_store(tmp_path: Path) -> None:
+def test_a_transcript_on_another_machine_is_shown_from_the_store(tmp_path: Path) -> None:
     store = f"file:{tmp_path / 'realm'}"
     runs = Runs(Terminal(tmp_path, store), tmp_path)
     asks = script({"petition": "jira.comment", "body": {"text": "hello"}}, {"answer": "from afar"})
@@ -98,11 +98,11 @@ def test_what_lies_on_another_machine_is_told_from_the_store(tmp_path: Path) -> 
     with runs.engine():
         workflow_id = runs.ask("create", "far", "--start", "--wait")["id"]
     asyncio.run(carry_away(store))
-    told = logs(runs, workflow_id)
-    assert f"the transcript is on host {HOST}, machine elsewhere, in {runs.host_directory}" in told.err
-    assert "asked     Follow the script." in told.out
-    assert "petition  jira.comment  text: hello" in told.out
-    assert "answered  from afar" in told.out
+    result = logs(runs, workflow_id)
+    assert f"the transcript is on host {HOST}, machine elsewhere, in {runs.host_directory}" in result.err
+    assert "asked     Follow the script." in result.out
+    assert "petition  jira.comment  text: hello" in result.out
+    assert "answered  from afar" in result.out
     assert {each["nextOffset"] for each in logs(runs, workflow_id, "--json").documents} == {None}
 
 
@@ -115,7 +115,7 @@ async def carry_away(store: str) -> None:
         await transaction.put(replace(record, doc={**record.doc, "machine": "elsewhere"}))
 
 
-def test_what_does_not_exist_is_said_to_be_missing(runs: Runs) -> None:
+def test_a_missing_item_is_reported(runs: Runs) -> None:
     for name in ("nothing", "soldier-1-1", "nothing-w1"):
         missing = logs(runs, name)
         assert missing.code == 1

@@ -32,7 +32,7 @@ async def kill(dsn: str, stream: str, reason: Dead) -> None:
                 await transaction.settle(delivery, reason)
 
 
-async def test_migrating_tells_what_it_would_do_does_it_and_does_it_once(terminal: Terminal) -> None:
+async def test_migrating_shows_its_plan_and_applies_it_once(terminal: Terminal) -> None:
     elsewhere = ("--schema", "elsewhere")
     planned = terminal.ask("bus", "migrate", "--dry-run", *elsewhere)
     assert planned["dryRun"] is True
@@ -43,7 +43,7 @@ async def test_migrating_tells_what_it_would_do_does_it_and_does_it_once(termina
     assert terminal.ask("bus", "stats", *elsewhere) == []
 
 
-async def test_behind_pgbouncer_migrations_need_the_way_to_the_server(terminal: Terminal, dsn: str) -> None:
+async def test_migrations_behind_pgbouncer_need_a_direct_connection(terminal: Terminal, dsn: str) -> None:
     behind = {"KINGDOM_THROUGH_PGBOUNCER": "1"}
     done = terminal.run("bus", "migrate", environment=behind)
     assert done.code == 2
@@ -71,11 +71,11 @@ async def test_stats_show_each_stream_for_people_and_machines(terminal: Terminal
     assert all(word in shown for word in ("orders", "lines", "shelf.1", "tidying"))
 
 
-async def test_watched_stats_go_on_until_interrupted(terminal: Terminal, dsn: str) -> None:
+async def test_watched_stats_continue_until_interrupted(terminal: Terminal, dsn: str) -> None:
     with terminal.start("bus", "stats", "--watch", "--interval", "100ms", "--json") as watching:
-        assert watching.says(1) == ["[]"]
+        assert watching.wait_for_lines(1) == ["[]"]
         await publish(dsn, Envelope(type="OrderPlaced"))
-        assert '"pending":1' in watching.says(2)[1]
+        assert '"pending":1' in watching.wait_for_lines(2)[1]
         watching.process.send_signal(signal.SIGINT)
         assert watching.ends() == 130
 
@@ -87,7 +87,7 @@ async def test_watched_stats_are_redrawn_for_a_person(terminal: Terminal, dsn: s
     assert "orders" in done.out
 
 
-async def test_a_paused_stream_says_why_and_goes_on_when_resumed(terminal: Terminal, dsn: str) -> None:
+async def test_a_paused_stream_says_why_and_continues_when_resumed(terminal: Terminal, dsn: str) -> None:
     (event,) = await publish(dsn, Envelope(type="OrderPlaced"))
     paused = terminal.ask("bus", "pause", "orders", "--reason", "the bank is closed")
     assert paused == {"stream": "orders", "reason": "the bank is closed", "actor": "tester"}
@@ -139,7 +139,7 @@ async def test_retention_makes_and_drops_partitions(terminal: Terminal, dsn: str
 
 
 @pytest.mark.parametrize(("words", "actor"), [(("bus", "work", SHOP), "bus"), (("role", "engine"), "engine")])
-def test_what_a_worker_or_an_engine_removes_is_counted(
+def test_removals_by_workers_and_engines_are_counted(
     terminal: Terminal, dsn: str, words: tuple[str, ...], actor: str
 ) -> None:
     make_old_partition(dsn)
@@ -181,9 +181,9 @@ async def test_the_log_is_read_from_a_cursor_and_followed(terminal: Terminal, ds
         assert terminal.run("bus", "tail", "--from", "now").out == ""
         assert "counted by me: number=2" in terminal.run("bus", "tail").out.splitlines()[-1]
         with terminal.start("bus", "tail", "-f", "--from", second["cursor"], "--json") as tail:
-            tail.says(1)
+            tail.wait_for_lines(1)
             await operations.pause("orders", reason="watching", actor="me")
-            assert '"type":"stream.paused"' in tail.says(2)[1]
+            assert '"type":"stream.paused"' in tail.wait_for_lines(2)[1]
 
 
 async def test_an_application_is_found_by_the_environment_too(terminal: Terminal) -> None:

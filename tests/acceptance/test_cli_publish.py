@@ -13,7 +13,7 @@ def ndjson(path: Path, lines: Sequence[object]) -> str:
     return str(path)
 
 
-def test_an_event_is_stored_where_its_type_is_subscribed_and_its_id_is_told(clerk: Typist, dsn: str) -> None:
+def test_an_event_is_stored_in_subscribed_streams_and_its_id_is_returned(clerk: Typist, dsn: str) -> None:
     published = clerk.ask(
         *("bus", "publish", "--app", SHOP, "--type", "OrderPlaced", "--payload", '{"order": 7}'),
         *("--aggregate", "order/7", "--owner", "ada", "--attribute", "market=north"),
@@ -31,7 +31,7 @@ def test_an_event_is_stored_where_its_type_is_subscribed_and_its_id_is_told(cler
     assert row["max_attempts"] == 2
 
 
-def test_an_event_that_is_there_already_is_called_a_duplicate(clerk: Typist, dsn: str) -> None:
+def test_an_existing_event_is_a_duplicate(clerk: Typist, dsn: str) -> None:
     words = ("bus", "publish", "--app", SHOP, "--type", "LineAdded", "--key", "k", "--id", str(new_event_id()))
     assert "stored in lines" in clerk(*words).out
     again = clerk(*words)
@@ -48,7 +48,7 @@ def test_a_type_without_a_subscriber_is_not_stored_and_fails(clerk: Typist, dsn:
     assert open_rows(dsn) == []
 
 
-def test_without_the_application_any_stream_is_accepted_if_its_order_is_told(clerk: Typist, dsn: str) -> None:
+def test_without_the_application_any_stream_is_accepted_if_its_order_is_given(clerk: Typist, dsn: str) -> None:
     words = ("bus", "publish", "--stream", "lines", "--type", "LineAdded", "--key", "k")
     assert clerk(*words, "--ordered").code == 0
     assert clerk(*words, "--unordered").code == 0
@@ -100,9 +100,7 @@ def test_lines_from_a_pipe_are_stored_until_one_is_bad(clerk: Typist, dsn: str) 
     assert len(open_rows(dsn)) == 1000
 
 
-def test_a_file_with_types_that_nobody_wants_fails_after_storing_the_rest(
-    clerk: Typist, dsn: str, tmp_path: Path
-) -> None:
+def test_a_file_with_unsubscribed_types_fails_after_storing_the_rest(clerk: Typist, dsn: str, tmp_path: Path) -> None:
     file = ndjson(tmp_path / "events.ndjson", [{"type": "OrderPlaced"}, {"type": "Unheard"}])
     done = clerk("bus", "publish", "--app", SHOP, "--file", file)
     assert done.code == 1

@@ -44,7 +44,7 @@ def repository(tmp_path: Path) -> Path:
     return place
 
 
-def test_a_repository_is_looked_at_and_known_with_its_default_branch(laptop: Terminal, repository: Path) -> None:
+def test_a_repository_is_checked_and_registered_with_its_default_branch(laptop: Terminal, repository: Path) -> None:
     made = laptop.ask("git", "create", "app", str(repository))
     assert made == {
         "id": "app",
@@ -84,13 +84,11 @@ def test_one_repository_of_github_is_one_git_which_events_find_by_its_repository
     assert (unfit.code, "write it as acme/shop" in unfit.err) == (2, True)
 
 
-def test_a_repository_is_looked_at_as_a_host_would(
-    laptop: Terminal, repository: Path, tmp_path: Path, realm: Path
-) -> None:
-    house = "https://private.example.invalid/"
-    mine = f'[url "{repository.parent}/"]\n\tinsteadOf = {house}\n'
+def test_a_repository_is_checked_from_a_host(laptop: Terminal, repository: Path, tmp_path: Path, realm: Path) -> None:
+    private_host = "https://private.example.invalid/"
+    mine = f'[url "{repository.parent}/"]\n\tinsteadOf = {private_host}\n'
     (tmp_path / ".gitconfig").write_text(mine)
-    create = ("git", "create", "app", f"{house}app.git")
+    create = ("git", "create", "app", f"{private_host}app.git")
     refused = laptop.run(*create, environment={"HOME": str(tmp_path)})
     assert refused.code == 1
     assert f"a host reads credentials from {realm}/.gitconfig" in refused.err
@@ -99,7 +97,9 @@ def test_a_repository_is_looked_at_as_a_host_would(
     assert laptop.run(*create).code == 0
 
 
-def test_a_repository_that_cannot_be_used_is_refused_unless_nobody_looks(laptop: Terminal, repository: Path) -> None:
+def test_a_repository_that_cannot_be_used_is_refused_unless_the_check_is_skipped(
+    laptop: Terminal, repository: Path
+) -> None:
     nowhere = laptop.run("git", "create", "app", f"{repository}-not")
     assert (nowhere.code, "cannot be reached: check the address" in nowhere.err) == (1, True)
     branch = laptop.run("git", "create", "app", str(repository), "--branch", "ghost")
@@ -139,7 +139,7 @@ def test_an_mcp_server_is_tried_out_and_its_secrets_stay_hidden(laptop: Terminal
     assert laptop.ask("mcp", "list") == []
 
 
-def test_an_mcp_server_that_does_not_work_is_refused_unless_nobody_looks(laptop: Terminal) -> None:
+def test_an_mcp_server_that_does_not_work_is_refused_unless_the_check_is_skipped(laptop: Terminal) -> None:
     crash = laptop.run("mcp", "create", "shelf", "--command", f"{SERVE} crash", "--env", "SHELF=of glass")
     assert crash.code == 1
     assert "ended with exit code 1 before it answered; it wrote last: the shelf of glass has fallen down" in crash.err

@@ -45,7 +45,7 @@ class Machine:
         return done.documents
 
     def life(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return what the log says about starts, stops and restarts."""
+        """Return the log entries about starts, stops and restarts."""
         return [(each["type"], each["actor"], each["data"]) for each in self.log() if each["type"] in LIFE]
 
 
@@ -83,11 +83,11 @@ def test_a_role_whose_process_died_says_that_it_runs_again(machine: Machine) -> 
             # A failure of the whole machine: the court starts again, and every role had died.
             machine.kill(envoy, again)
     with machine.role("king") as king, machine.role("envoy") as envoy:
-        said = machine.life()[2:]
-        assert [data for kind, _, data in said if kind == RESTARTED] == [
+        entries = machine.life()[2:]
+        assert [data for kind, _, data in entries if kind == RESTARTED] == [
             {"target": "king", "pid": king.process.pid},
             {"target": "envoy", "pid": envoy.process.pid},
         ]
-        assert [kind for kind, _, _ in said].count("system.startup") == 1
+        assert [kind for kind, _, _ in entries].count("system.startup") == 1
         machine.stop(envoy, king)
     assert machine.life()[-1][0] == "system.shutdown"

@@ -1,4 +1,4 @@
-"""`kingdom send` and `kingdom answer`, in this process: what who waits is told, and what who retries gets."""
+"""`kingdom send` and `kingdom answer`, in this process: progress while they wait, and results of repeated calls."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ def an_event(**changes: object) -> ExternalEvent:
 
 
 def asking(directory: Path, *tasks: str) -> None:
-    """Let an event be with a General who asks in the name of each of these assignments, the last one last."""
+    """Store an event whose General asks a question for each of these assignments, in this order."""
 
     async def make() -> None:
         now = utc_now()
@@ -91,7 +91,7 @@ def asking(directory: Path, *tasks: str) -> None:
     asyncio.run(make())
 
 
-def test_who_waits_gets_the_question_and_the_command_that_answers_it(types: Typist, tmp_path: Path) -> None:
+def test_a_waiting_sender_gets_the_question_and_the_command_that_answers_it(types: Typist, tmp_path: Path) -> None:
     asking(tmp_path, TASK)
     done = types("send", *HELLO, "--wait")
     assert (done.code, done.out) == (
@@ -103,7 +103,7 @@ def test_who_waits_gets_the_question_and_the_command_that_answers_it(types: Typi
     assert f"kingdom answer {TASK} TEXT" in asked.err
 
 
-def test_the_same_event_twice_is_known_and_no_failure(types: Typist) -> None:
+def test_sending_the_same_event_twice_is_no_failure(types: Typist) -> None:
     first = types("send", *HELLO, "--payload", '{"from": "anna"}', "--json")
     again = types("send", *HELLO, "--payload", '{"from": "anna"}', "--json")
     assert (first.code, again.code, again.out) == (0, 0, first.out)
@@ -115,7 +115,7 @@ def test_the_same_event_twice_is_known_and_no_failure(types: Typist) -> None:
     assert (other.code, "with other content: give this event another id" in other.err) == (1, True)
 
 
-def test_what_a_person_sends_and_answers_has_a_line_in_the_log_of_assignments(types: Typist, tmp_path: Path) -> None:
+def test_the_assignment_log_has_a_line_for_each_event_and_answer_of_a_person(types: Typist, tmp_path: Path) -> None:
     sent = types("send", *HELLO)
     types("send", *HELLO)
     assert (sent.code, sent.err) == (0, "")
@@ -128,7 +128,7 @@ def test_what_a_person_sends_and_answers_has_a_line_in_the_log_of_assignments(ty
 
 
 @pytest.mark.parametrize("wrong", ["v1.2", "release-v1.2", "evt-x", "evt--1"])
-def test_an_id_that_no_event_can_have_is_refused_with_one_that_it_can(types: Typist, wrong: str) -> None:
+def test_an_invalid_event_id_is_refused_with_a_valid_one(types: Typist, wrong: str) -> None:
     done = types("send", "--type", "demo.hello", "--id", wrong)
     assert (done.code, done.out) == (1, "")
     assert f"{wrong!r} is not a valid event id: write evt-SOURCE-NAME, such as evt-cli-" in done.err
@@ -137,7 +137,7 @@ def test_an_id_that_no_event_can_have_is_refused_with_one_that_it_can(types: Typ
 @pytest.mark.parametrize(
     ("named", "meant"), [("last", LATER), ("001", TASK), ("20260208", LATER), ("task-20260207", TASK), (TASK, TASK)]
 )
-def test_a_question_is_named_by_any_part_that_is_the_only_one(
+def test_a_question_is_found_by_any_unique_part_of_its_id(
     types: Typist, tmp_path: Path, named: str, meant: str
 ) -> None:
     asking(tmp_path, TASK, LATER)
@@ -145,7 +145,7 @@ def test_a_question_is_named_by_any_part_that_is_the_only_one(
     assert (answered.code, answered.document["task_id"]) == (0, meant)
 
 
-def test_what_can_mean_two_questions_or_none_is_told(types: Typist, tmp_path: Path) -> None:
+def test_an_ambiguous_or_unknown_question_is_reported(types: Typist, tmp_path: Path) -> None:
     asking(tmp_path, TASK, LATER)
     both = types("answer", "task-2026", "yes")
     assert (both.code, TASK in both.err, LATER in both.err) == (1, True, True)
@@ -154,12 +154,12 @@ def test_what_can_mean_two_questions_or_none_is_told(types: Typist, tmp_path: Pa
 
 
 class Waiting:
-    """Somebody who waits for the event, and the lines that are told meanwhile."""
+    """A sender that waits for the event, and the lines that are printed in the meantime."""
 
     def __init__(self, realm: Path, capsys: pytest.CaptureFixture[str]) -> None:
         settings = Realm()
-        self.told: list[str] = []
-        self.lookout = StatusSources(
+        self.printed_so_far: list[str] = []
+        self.sources = StatusSources(
             king=KingContext(packages=tuple, zone=settings.zone, settings=settings.king, clock=self._clock),
             settings=settings.chamberlain,
             roles=("king", "general"),
@@ -168,20 +168,20 @@ class Waiting:
         self._looks = 0
         self._capsys = capsys
 
-    async def hears(self, words: str) -> None:
-        async def was_told() -> bool:
-            self.told += self._capsys.readouterr().err.splitlines()
-            return any(words in line for line in self.told)
+    async def until_printed(self, words: str) -> None:
+        async def is_printed() -> bool:
+            self.printed_so_far += self._capsys.readouterr().err.splitlines()
+            return any(words in line for line in self.printed_so_far)
 
-        await eventually(was_told)
+        await eventually(is_printed)
 
-    async def looks_again(self) -> None:
+    async def until_checked(self) -> None:
         enough = self._looks + 2
 
-        async def has_looked() -> bool:
+        async def is_checked() -> bool:
             return self._looks >= enough
 
-        await eventually(has_looked)
+        await eventually(is_checked)
 
     def _clock(self) -> datetime:
         self._looks += 1
@@ -189,7 +189,7 @@ class Waiting:
 
 
 async def put(bus: Bus, event: ExternalEvent, *records: Record) -> None:
-    """Let the event go on, and store other things."""
+    """Store a new state of the event, and other records."""
     async with bus.transaction() as transaction:
         known, _ = await load(transaction, ExternalEvent, EVENT)
         await save(transaction, event, known)
@@ -198,50 +198,50 @@ async def put(bus: Bus, event: ExternalEvent, *records: Record) -> None:
             await transaction.put(replace(record, version=before.version if before else 0))
 
 
-async def test_who_waits_is_told_once_what_holds_an_event_up(
+async def test_a_waiting_sender_learns_once_what_delays_the_event(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    somebody = Waiting(tmp_path / "realm", capsys)
+    sender = Waiting(tmp_path / "realm", capsys)
     route = {"general": "gen-hello", "rule": "gen-hello#1"}
     async with opened(tmp_path) as bus:
         async with bus.transaction() as transaction:
             await receive_event(transaction, an_event(), "tester")
         waiting = asyncio.create_task(
-            wait_for(CommandOutput(json=False), bus, EVENT, somebody.lookout, patience_seconds=0.0)
+            wait_for(CommandOutput(json=False), bus, EVENT, sender.sources, patience_seconds=0.0)
         )
-        await somebody.hears(f"{EVENT} is waiting: no role is running, run `kingdom up`")
-        for role in somebody.lookout.roles:
+        await sender.until_printed(f"{EVENT} is waiting: no role is running, run `kingdom up`")
+        for role in sender.sources.roles:
             await FileHeartbeatWriter(tmp_path / "realm", role).beat(utc_now())
-        await somebody.hears("the King has not routed it yet")
+        await sender.until_printed("the King has not routed it yet")
         held = an_event(routes=[{**route, "waiting": "place"}])
         await put(bus, held, _health(91), _place())
-        await somebody.hears("health is orange (CPU is at 91 %), so no new work starts")
+        await sender.until_printed("health is orange (CPU is at 91 %), so no new work starts")
         await put(bus, held, _health(93))
-        await somebody.looks_again()
+        await sender.until_checked()
         await put(bus, an_event(status=EventStatus.DISPATCHED, routes=[{**route, "task_id": TASK}]))
-        await somebody.hears("no host is up")
+        await sender.until_printed("no host is up")
         await put(bus, an_event(status=EventStatus.COMPLETED, outcome="completed"))
         rest = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
     assert (rest.event.status, rest.ask) == (EventStatus.COMPLETED, None)
-    assert set(Counter(somebody.told).values()) == {1}
-    assert sum("health is orange" in line for line in somebody.told) == 1
+    assert set(Counter(sender.printed_so_far).values()) == {1}
+    assert sum("health is orange" in line for line in sender.printed_so_far) == 1
 
 
-async def test_who_waits_for_long_is_told_the_same_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    somebody = Waiting(tmp_path / "realm", capsys)
+async def test_a_long_wait_is_reported_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sender = Waiting(tmp_path / "realm", capsys)
     async with opened(tmp_path) as bus:
         async with bus.transaction() as transaction:
             await receive_event(transaction, an_event(), "tester")
         patience = {"patience_seconds": 0.0, "again_seconds": 0.0}
-        waiting = asyncio.create_task(wait_for(CommandOutput(json=False), bus, EVENT, somebody.lookout, **patience))
+        waiting = asyncio.create_task(wait_for(CommandOutput(json=False), bus, EVENT, sender.sources, **patience))
         for _ in range(2):
-            await somebody.hears("is waiting: no role is running")
-            somebody.told.clear()
+            await sender.until_printed("is waiting: no role is running")
+            sender.printed_so_far.clear()
         await put(bus, an_event(status=EventStatus.COMPLETED, outcome="completed"))
         await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
 
-def test_ps_tells_of_events_that_wait_where_nothing_goes_on(types: Typist) -> None:
+def test_ps_shows_waiting_events_when_nothing_runs(types: Typist) -> None:
     assert types("send", *HELLO).code == 0
     assert (
         types("ps").out

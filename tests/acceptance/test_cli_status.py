@@ -70,7 +70,7 @@ def place(event_id: str, priority: Priority, general: str = "gen-a", reason: str
 
 
 async def fill(transaction: Transaction) -> None:
-    """Let there be one of everything that a person may ask for."""
+    """Create one item of each kind that a person may ask for."""
     now = utc_now()
     await set_health(transaction, {MEMORY: 65})
     await set_quota(transaction, MONEY, {"task-1": Decimal(5)}, spent=220)
@@ -92,7 +92,7 @@ async def fill(transaction: Transaction) -> None:
     await save_question(transaction, ask)
 
 
-def test_status_tells_what_waits_for_what_and_what_needs_a_person(types: Typist, realm: Path) -> None:
+def test_status_shows_what_waits_for_what_and_what_needs_a_person(types: Typist, realm: Path) -> None:
     change(realm, fill)
     assert types("event", "send", "--type", "demo.hello").code == 0
     assert types("bus", "pause", "court.result", "--reason", "a look").code == 0
@@ -196,7 +196,7 @@ def test_an_old_reading_of_the_health_and_spent_money_need_a_person(types: Typis
     assert "raise king.daily_usd" in whats
 
 
-def test_a_machine_short_of_memory_is_told_with_its_setting_and_a_host_alone_as_no_court(
+def test_a_machine_short_of_memory_is_reported_with_its_setting_and_a_single_host_is_no_court(
     types: Typist, realm: Path
 ) -> None:
     async def act(transaction: Transaction) -> None:
@@ -215,7 +215,7 @@ def test_a_machine_short_of_memory_is_told_with_its_setting_and_a_host_alone_as_
     ]
 
 
-def test_a_court_that_is_not_there_is_told_as_such(types: Typist, realm: Path) -> None:
+def test_a_missing_court_is_reported_as_such(types: Typist, realm: Path) -> None:
     assert types("status").code == 1
     assert not realm.exists()
 

@@ -82,7 +82,7 @@ def placed(terminal: Terminal) -> list[dict[str, int]]:
     return sorted((entry["data"] for entry in log if entry["type"] == "order.placed"), key=lambda data: data["order"])
 
 
-def test_what_belongs_to_runs_moves_from_files_to_files(terminal: Terminal, tmp_path: Path, file: Path) -> None:
+def test_items_of_runs_move_from_files_to_files(terminal: Terminal, tmp_path: Path, file: Path) -> None:
     here, there = (("--database-url", f"file:{tmp_path / name}") for name in ("here", "there"))
     assert terminal.run("git", "create", "app", "/nowhere", "--no-check", *here).code == 0
     assert terminal.ask("storage", "export", str(file), *here)["exported"]["records"] > 0
@@ -104,7 +104,7 @@ async def test_people_see_what_was_counted_on_both_sides(terminal: Terminal, dsn
     assert line.split() == ["open", "events", "3", "3"]
 
 
-async def test_a_person_who_looks_sees_how_far_it_has_come(terminal: Terminal, packed: Path, tmp_path: Path) -> None:
+async def test_a_person_sees_the_progress(terminal: Terminal, packed: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.jsonl"
     screen = terminal.converse("storage", "export", str(again), until="Exported everything", answer="").out
     assert "Exporting" in screen
@@ -158,7 +158,7 @@ async def test_a_store_with_events_in_flight_is_not_exported(terminal: Terminal,
     assert not await asyncio.to_thread(file.exists)
 
 
-async def test_a_store_that_changed_meanwhile_is_told_of(terminal: Terminal, dsn: str, file: Path) -> None:
+async def test_a_store_that_changed_during_the_check_is_reported(terminal: Terminal, dsn: str, file: Path) -> None:
     await furnish(terminal, dsn)
     with psycopg.connect(dsn) as connection:
         # The export waits here, its snapshot taken already.
@@ -187,7 +187,7 @@ def waiting(connection: psycopg.Connection[Any]) -> list[Any]:
         (("export", "house.jsonl", *ELSEWHERE), 2, "kingdom bus migrate"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_a_sentence_with_an_honest_code(
+def test_an_impossible_command_fails_with_a_sentence_and_its_exit_code(
     terminal: Terminal, words: tuple[str, ...], code: int, sentence: str
 ) -> None:
     done = terminal.run("storage", *words)

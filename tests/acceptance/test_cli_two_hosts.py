@@ -23,7 +23,7 @@ EAST, WEST = "east", "west"
 
 
 async def carry_away(store: str) -> None:
-    """Let the store say that each host is another machine."""
+    """Make each host appear as another machine."""
     application = engine()
     async with open_bus(store, application.topology, application.kinds) as bus, bus.transaction() as transaction:
         for name in (EAST, WEST):
@@ -61,7 +61,7 @@ def wait_until_busy(runs: Runs, count: int) -> None:
 
 
 def entries_in_file(runs: Runs, host: str, workflow_id: str) -> list[dict[str, Any]]:
-    """Return what the soldiers of a run wrote on their host, in the order of its Works."""
+    """Return the transcripts of a run on its hosts, in the order of its Works."""
     works = runs.ask("show", workflow_id)["workflow"]["works"]
     soldiers = [work["agent"]["session"].partition("/")[0] for work in works]
     return [
@@ -91,12 +91,12 @@ def test_runs_on_other_machines_are_followed_and_read_in_full(runs: Runs, dsn: s
         ids = list(hosts)
         assert set(hosts.values()) == {EAST, WEST}
         with runs.terminal.start("logs", ids[0], "-f", "--all") as looking:
-            eventually(lambda: any("said      I wait" in line for line in looking.said()) and "seen")
+            eventually(lambda: any("said      I wait" in line for line in looking.printed_lines()) and "seen")
             for workflow_id, host in hosts.items():
                 (runs.directory / host / "runs" / workflow_id / "trees" / f"{workflow_id}-tree1" / "go").touch()
             assert looking.ends() == 0
-            said = "\n".join(looking.said())
-            assert said.index("answered  I went") < said.index("── w2 second") < said.index("answered  done")
+            output = "\n".join(looking.printed_lines())
+            assert output.index("answered  I went") < output.index("── w2 second") < output.index("answered  done")
         for workflow_id in ids:
             runs.reaches(workflow_id, "COMPLETED")
     for workflow_id, host in hosts.items():

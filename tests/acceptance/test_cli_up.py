@@ -48,7 +48,7 @@ def children(up: Running) -> dict[str, int]:
     return {words[words.index("role") + 1]: each.pid for each in found if "role" in (words := each.cmdline())}
 
 
-def test_all_roles_run_come_back_and_end_together(files: Terminal, settings: str, realm: Path) -> None:
+def test_all_roles_start_restart_and_end_together(files: Terminal, settings: str, realm: Path) -> None:
     own_heartbeat = realm / "state" / "gen-hello" / "heartbeat"
     assert files.run("general", "install", "gen-hello").code == 0
     with files.start("up", "--config", settings, "--metrics-port", "0", "--json-logs") as up:
@@ -96,7 +96,7 @@ def test_all_roles_run_come_back_and_end_together(files: Terminal, settings: str
     assert re.search(r"king: \[EVENT\] Discarded: evt-cli-\S+ event_type=demo\.nothing", lines)
 
 
-def test_a_sandbox_that_cannot_be_made_ends_it_and_one_that_is_off_is_told_at_each_start(
+def test_a_sandbox_that_cannot_be_created_ends_it_and_a_disabled_one_is_reported_at_each_start(
     files: Terminal, tmp_path: Path
 ) -> None:
     broken = tmp_path / "bin" / "bwrap"
@@ -144,7 +144,7 @@ def test_a_second_signal_does_not_wait_for_a_role_that_hangs(files: Terminal, se
         assert eventually(lambda: none_left([envoy])) == "none"
 
 
-def test_a_terminal_shows_the_roles_and_how_the_court_stands(files: Terminal, settings: str) -> None:
+def test_a_terminal_shows_the_roles_and_the_status_of_the_court(files: Terminal, settings: str) -> None:
     done = files.converse("up", "--config", settings, "--role", "envoy", until="money today", answer=CTRL_C)
     assert done.code == 0
     for words in ("envoy", "running", "health", "assignments", "king and sentinel do not run"):
@@ -160,7 +160,9 @@ def test_without_a_file_of_settings_one_is_offered(files: Terminal) -> None:
     assert "There is no kingdom.yaml here. `kingdom init` creates a realm" in done.err
 
 
-def test_what_cannot_be_run_is_refused_before_anything_starts(files: Terminal, settings: str, tmp_path: Path) -> None:
+def test_a_program_that_cannot_run_is_refused_before_anything_starts(
+    files: Terminal, settings: str, tmp_path: Path
+) -> None:
     stranger = files.run("up", "--config", settings, "--role", "jester")
     assert (stranger.code, "there is no role jester; there are: chamberlain" in " ".join(stranger.err.split())) == (
         2,

@@ -4,7 +4,7 @@ from typing import Any
 import psycopg
 
 from kingdom.cli.reference.shapes import every_shape
-from tests.acceptance.desk import Shaped
+from tests.acceptance.json_commands import Shaped
 from tests.acceptance.terminal import Terminal
 
 
@@ -16,7 +16,7 @@ def verified(terminal: Terminal, *words: str) -> dict[str, Any]:
     return report
 
 
-def test_verify_torments_a_throwaway_schema_and_prints_what_it_checked(terminal: Terminal, dsn: str) -> None:
+def test_verify_runs_on_a_temporary_schema_and_prints_what_it_checked(terminal: Terminal, dsn: str) -> None:
     report = verified(terminal)
     assert report["seed"] == 7
     assert report["actions"]["accepted"] > 0
@@ -29,7 +29,7 @@ def test_verify_torments_a_throwaway_schema_and_prints_what_it_checked(terminal:
     assert schemas == []
 
 
-def test_verify_torments_a_throwaway_directory_and_leaves_nothing_there(terminal: Terminal, tmp_path: Path) -> None:
+def test_verify_runs_on_a_temporary_directory_and_leaves_nothing_there(terminal: Terminal, tmp_path: Path) -> None:
     directory = tmp_path / "realm"
     report = verified(terminal, "--database-url", f"file:{directory}")
     assert report["events"]["DONE"] > 0

@@ -27,10 +27,10 @@ def orders(terminal: Terminal, count: int, **payload: object) -> list[str]:
     return [document["eventId"] for document in done.documents]
 
 
-def test_what_one_terminal_publishes_another_handles_and_a_third_sees(terminal: Terminal, dsn: str) -> None:
+def test_one_terminal_publishes_another_handles_and_a_third_shows(terminal: Terminal, dsn: str) -> None:
     with terminal.worker() as worker, terminal.start("bus", "tail", "-f", "--from", "start", "--json") as tail:
         published = terminal.ask(*PUBLISH, "--payload", '{"order": 7}')
-        entry = json.loads(tail.says(1)[0])
+        entry = json.loads(tail.wait_for_lines(1)[0])
         assert (entry["type"], entry["actor"], entry["data"]) == ("order.placed", "shop", {"order": 7})
         eventually(lambda: statuses(dsn)[published["eventId"]] == "DONE" and "done")
         worker.process.send_signal(signal.SIGTERM)

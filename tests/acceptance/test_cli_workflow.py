@@ -24,10 +24,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 
 def test_a_run_is_followed_to_its_end_and_everything_it_left_can_be_seen(runs: Runs) -> None:
-    told = script(write("a.txt", "hello"), {"report": "# Result\n\nAll is well."}, {"cost": 0.25})
+    prompt_script = script(write("a.txt", "hello"), {"report": "# Result\n\nAll is well."}, {"cost": 0.25})
     runs.template(
         "Greet",
-        {"name": "greet", "tasks": [{"query": told, **REPORT}], "verify": ["test -f app/a.txt"]},
+        {"name": "greet", "tasks": [{"query": prompt_script, **REPORT}], "verify": ["test -f app/a.txt"]},
         {"name": "part", "tasks": [script(write("b.txt", "bye"))]},
     )
     done = runs.run("create", "greet", "--name", "Say hello", "--start", "--wait")
@@ -76,7 +76,7 @@ def test_a_realm_can_replace_the_instructions_in_the_folder_of_its_agents(runs: 
     assert "+You work in your own folder." in runs.run("diff", plain["id"]).out
 
 
-def test_the_history_of_a_run_is_told(runs: Runs) -> None:
+def test_the_history_of_a_run_is_shown(runs: Runs) -> None:
     runs.template("Talk", {"name": "talk", "tasks": [script({"say": "I listen"}, {"answer": "understood"})]})
     workflow = runs.ask("create", "talk", "--start", "--wait")
     followed = runs.run("logs", workflow["id"], "-f", "--json").documents
@@ -87,7 +87,7 @@ def test_the_history_of_a_run_is_told(runs: Runs) -> None:
     assert "WorkflowCreated" not in of_work
 
 
-def test_a_question_waits_for_a_reply_and_the_session_goes_on_with_it(runs: Runs) -> None:
+def test_a_question_waits_for_a_reply_and_the_session_continues_with_it(runs: Runs) -> None:
     asks = script({"ask": "Which colour?", "choices": ["red", "blue"]}, write("colour.txt", "{reply}"))
     runs.template("Colour", {"name": "choose", "tasks": [asks]})
     asked = runs.run("create", "colour", "--start", "--wait", "--json")
@@ -105,12 +105,12 @@ def test_a_question_waits_for_a_reply_and_the_session_goes_on_with_it(runs: Runs
     assert runs.run("resume", workflow_id, "--reply", "red").code == 2
 
 
-def test_a_paused_run_goes_on_in_its_session_and_looking_away_does_not_disturb_it(runs: Runs) -> None:
+def test_a_paused_run_continues_in_its_session_and_detaching_does_not_disturb_it(runs: Runs) -> None:
     runs.template("Rest", {**WAITS, "tasks": [*WAITS["tasks"], script(write("c.txt", "second"))]})
     workflow_id = runs.ask("create", "rest")["id"]
     assert runs.run("prepare", workflow_id, "--wait").out.splitlines()[-2] == f"{workflow_id} is READY"
     with runs.terminal.start("workflow", "start", workflow_id, "--wait") as looking:
-        eventually(lambda: any("QuerySent" in line for line in looking.said()) and "sent")
+        eventually(lambda: any("QuerySent" in line for line in looking.printed_lines()) and "sent")
         looking.process.send_signal(signal.SIGINT)
         assert looking.ends() == 128 + signal.SIGINT
 
@@ -165,7 +165,7 @@ def test_a_failed_run_goes_back_to_a_checkpoint(runs: Runs) -> None:
     assert "RolledBack by box: checkpointId=w1-c1" in resumed.out
 
 
-def test_what_has_not_started_can_be_changed(runs: Runs) -> None:
+def test_an_unstarted_work_can_be_changed(runs: Runs) -> None:
     runs.template("Change", {"name": "old", "tasks": ["Nothing."]})
     workflow_id = runs.ask("create", "change")["id"]
     definition = yaml.safe_load(runs.run("definition", workflow_id).out)

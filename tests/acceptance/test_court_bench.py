@@ -28,25 +28,25 @@ PLACE = "01-evt"
 
 
 def figures_of(done: subprocess.CompletedProcess[str], backend: str) -> dict[str, Any]:
-    told = json.loads(done.stdout.splitlines()[-1])
-    return {figure["name"]: figure for figure in told["backends"][backend]["figures"]}
+    report = json.loads(done.stdout.splitlines()[-1])
+    return {figure["name"]: figure for figure in report["backends"][backend]["figures"]}
 
 
 @pytest.mark.benches
-def test_a_court_takes_every_webhook_once_and_tells_how_long_each_step_took() -> None:
+def test_a_court_takes_every_webhook_once_and_shows_how_long_each_step_took() -> None:
     done = bench(*SHORT, "--backend", "postgres", "--only", "latency", "--only", "burst", "--json", "-", ends_with=0)
     figures = figures_of(done, "postgres")
-    # Other tests run at the same time: only the long form, on a machine of its own, is held to be quick.
+    # Other tests run at the same time, so only the long form, on its own machine, has time limits.
     assert {name for name, figure in figures.items() if "bound" in figure} == BURST
     medians = [figures[f"{step}, p50 ms"]["value"] for step in STEPS]
     assert medians[0] > 0
-    # Whoever asked may hear of the answer when the King has done his part already.
+    # The requester may receive the answer after the King has handled it.
     assert medians[1:] == sorted(medians[1:])
     assert figures["burst, webhooks a second"]["value"] > 0
 
 
 @pytest.mark.benches
-def test_a_king_who_looks_through_all_events_ends_the_bench_with_a_complaint(tmp_path: Path) -> None:
+def test_a_king_that_scans_all_events_ends_the_bench_with_a_complaint(tmp_path: Path) -> None:
     report = tmp_path / "court.json"
     done = bench(*SHORT, "--backend", "files", "--variant", "scan", "--json", report, ends_with=1)
     assert "bound not kept: files: system calls of an event, growth: " in done.stderr
@@ -71,9 +71,7 @@ def test_a_court_that_is_slow_or_forgets_ends_the_bench_with_a_complaint(
 
 @pytest.mark.benches
 @pytest.mark.parametrize("scans", [False, True])
-async def test_an_event_costs_as_much_in_a_database_whatever_is_stored_unless_somebody_looks_through_all(
-    cluster: PrivateCluster, *, scans: bool
-) -> None:
+async def test_an_event_costs_the_same_in_a_database_of_any_size(cluster: PrivateCluster, *, scans: bool) -> None:
     figures = Figures()
     await measure_database(cluster, figures, stored=(200, 2_000), events=5, scans=scans)
     wrong = {words.partition(":")[0] for words in figures.complaints()}
@@ -82,7 +80,7 @@ async def test_an_event_costs_as_much_in_a_database_whatever_is_stored_unless_so
 
 
 @pytest.mark.benches
-async def test_an_event_costs_as_many_system_calls_whatever_is_stored(tmp_path: Path) -> None:
+async def test_an_event_costs_the_same_system_calls_for_any_store_size(tmp_path: Path) -> None:
     figures = Figures()
     await measure_files(tmp_path, figures, stored=(10, 200), events=5, scans=False)
     assert figures.complaints() == []
@@ -117,7 +115,7 @@ def routed(**route: str) -> ExternalEvent:
         (books(routed(assignment_id="task-1"), holders=9), "9 assignments hold one of 8 slots"),
     ],
 )
-def test_whatever_is_wrong_after_a_burst_is_found(found: BurstCounts, complaint: str) -> None:
+def test_every_problem_after_a_burst_is_found(found: BurstCounts, complaint: str) -> None:
     (words,) = judge(found, [EVENT.id], 8)
     assert complaint in words
 

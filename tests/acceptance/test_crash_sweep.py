@@ -1,4 +1,4 @@
-"""A run goes on after a crash at any step of engine or host, and the sweep that shows it finds what is wrong."""
+"""A run continues after a crash at any step of engine or host, and the sweep that shows it finds broken variants."""
 
 import fcntl
 import json
@@ -95,7 +95,7 @@ def stage(tmp_path: Path) -> Stage:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_run_goes_on_after_crashes_at_steps_of_many_kinds(backend: str) -> None:
+def test_a_run_continues_after_crashes_at_steps_of_many_kinds(backend: str) -> None:
     code, figures = sweep("--backend", backend, "--points", str(POINTS), "--no-variants")
     found = figures["backends"][backend]
     assert figures["details"] == []
@@ -106,7 +106,7 @@ def test_a_run_goes_on_after_crashes_at_steps_of_many_kinds(backend: str) -> Non
 
 
 @pytest.mark.agents
-def test_a_run_of_claude_goes_on_after_crashes() -> None:
+def test_a_run_of_claude_continues_after_crashes() -> None:
     words = ("--agent", CLAUDE, "--backend", "files", "--works", "1")
     code, figures = sweep(*words, "--points", str(CLAUDE_POINTS), "--no-variants")
     found = figures["backends"]["files"]
@@ -137,7 +137,7 @@ def test_a_sweep_of_something_broken_fails() -> None:
     "store",
     [pytest.param("files", marks=pytest.mark.sweep_files), pytest.param("postgres", marks=pytest.mark.sweep_postgres)],
 )
-def test_a_run_goes_on_after_a_crash_at_any_step(store: str) -> None:
+def test_a_run_continues_after_a_crash_at_any_step(store: str) -> None:
     command = [sys.executable, "-m", "bench.crash_sweep", "--backend", store, "--json", "-"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -145,7 +145,7 @@ def test_a_run_goes_on_after_a_crash_at_any_step(store: str) -> None:
 
 @pytest.mark.agents
 @pytest.mark.timeout(7200)
-def test_a_run_of_claude_goes_on_after_a_crash_at_many_steps() -> None:
+def test_a_run_of_claude_continues_after_a_crash_at_many_steps() -> None:
     command = [sys.executable, "-m", "bench.crash_sweep", "--agent", CLAUDE, "--json", "-"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -169,7 +169,7 @@ def test_a_run_of_claude_goes_on_after_a_crash_at_many_steps() -> None:
         ),
     ],
 )
-def test_what_a_crash_may_change_is_not_found_fault_with(ending: Ending, point: Point | None) -> None:
+def test_a_change_that_a_crash_may_cause_is_no_complaint(ending: Ending, point: Point | None) -> None:
     assert judge(REFERENCE, ending, point) == []
 
 
@@ -218,7 +218,7 @@ def test_what_a_crash_may_change_is_not_found_fault_with(ending: Ending, point: 
         ),
     ],
 )
-def test_what_a_crash_may_not_change_is_found(ending: Ending) -> None:
+def test_a_change_that_a_crash_may_not_cause_is_found(ending: Ending) -> None:
     assert judge(REFERENCE, ending, AT_HOST) != []
 
 
@@ -269,7 +269,7 @@ def answered(attempt: int) -> dict[str, Any]:
         pytest.param([answered(1), answered(2)], TaskTranscript(steps=[], answers=2), id="answered twice"),
     ],
 )
-def test_transcripts_tell_which_steps_were_done_and_how_often_a_query_was_answered(
+def test_transcripts_show_completed_steps_and_how_often_a_query_was_answered(
     tmp_path: Path, entries: list[dict[str, Any]], expected: TaskTranscript
 ) -> None:
     for entry in entries:
@@ -277,18 +277,18 @@ def test_transcripts_tell_which_steps_were_done_and_how_often_a_query_was_answer
     assert read_task_transcripts(tmp_path, tmp_path / "home") == {"w1-t1": expected}
 
 
-def test_each_turn_has_cost_what_it_told_last(tmp_path: Path) -> None:
+def test_each_turn_costs_the_amount_that_it_reported_last(tmp_path: Path) -> None:
     for attempt, cost in ((1, 0.01), (1, 0.02), (2, 0.01)):
         entry = {"type": "spent", "prompt": f"w1-t1#{attempt}", "costUsd": cost}
         append_entry(tmp_path / "soldier-1.json", entry)
     assert read_transcript_cost(tmp_path) == pytest.approx(0.03)
 
 
-def test_a_killed_agent_may_not_cost_the_placement_of_its_run() -> None:
+def test_a_killed_agent_must_not_change_the_placement_of_its_run() -> None:
     assert judge(REFERENCE, RECOVERED, AT_AGENT) != []
 
 
-def test_a_process_that_is_left_is_found(tmp_path: Path) -> None:
+def test_a_leftover_process_is_found(tmp_path: Path) -> None:
     left = subprocess.Popen(["sleep", "60"], cwd=tmp_path)
     try:
         assert processes_of(tmp_path).keys() == {left.pid}
@@ -302,7 +302,7 @@ def test_a_process_that_is_left_is_found(tmp_path: Path) -> None:
     "name",
     ["repositories/app.git/config.lock", "repositories/app.git/refs/heads/a.lock", "runs/wf/trees/.t/git/index.lock"],
 )
-def test_a_lock_file_of_git_that_is_left_is_found(stage: Stage, name: str) -> None:
+def test_a_leftover_lock_file_of_git_is_found(stage: Stage, name: str) -> None:
     assert list(locks_of(stage)) == []
     lock = stage.host_directory / name
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -311,7 +311,7 @@ def test_a_lock_file_of_git_that_is_left_is_found(stage: Stage, name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["host.lock", "repositories/app.lock"])
-def test_a_lock_that_is_held_is_found(stage: Stage, name: str) -> None:
+def test_a_held_lock_is_found(stage: Stage, name: str) -> None:
     with (stage.host_directory / name).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert len(list(locks_of(stage))) == 1

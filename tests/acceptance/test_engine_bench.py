@@ -12,30 +12,30 @@ BOUNDED = {"statements per Task, growth", "buffers per Task, growth"}
 
 
 @pytest.mark.benches
-def test_the_short_form_keeps_every_bound_and_ends_with_its_figures() -> None:
+def test_the_short_form_keeps_every_limit_and_ends_with_its_figures() -> None:
     done = bench(*SHORT, "--json", "-", ends_with=0)
-    told = json.loads(done.stdout.splitlines()[-1])
-    figures = {figure["name"]: figure for figure in told["figures"]}
-    assert told["holds"]
+    report = json.loads(done.stdout.splitlines()[-1])
+    figures = {figure["name"]: figure for figure in report["figures"]}
+    assert report["holds"]
     assert {name for name, figure in figures.items() if "bound" in figure} == BOUNDED
-    # Other tests run at the same time: only the long form, on a machine of its own, is held to being ahead.
+    # Other tests run at the same time, so only the long form, on its own machine, must be faster than its peer.
     assert figures["durable steps, multiple of dbos"]["value"] > 0
-    assert set(told["durable steps per second"]) == {"kingdom", "dbos"}
+    assert set(report["durable steps per second"]) == {"kingdom", "dbos"}
     assert figures["statements per Task, 10 stored runs"]["value"] > 1
 
 
 @pytest.mark.benches
-def test_an_engine_that_looks_through_all_runs_at_every_step_ends_the_bench_with_a_complaint(tmp_path: Path) -> None:
+def test_an_engine_that_scans_all_runs_at_every_step_ends_the_bench_with_a_complaint(tmp_path: Path) -> None:
     report = tmp_path / "engine.json"
     done = bench(*SHORT, "--only", "counts", "--variant", "scan", "--json", report, ends_with=1)
     assert "bound not kept: buffers per Task, growth: " in done.stderr
-    told = json.loads(report.read_text())
-    assert not told["holds"]
-    assert "buffers per Task, growth" in {words.partition(":")[0] for words in told["failed"]}
+    document = json.loads(report.read_text())
+    assert not document["holds"]
+    assert "buffers per Task, growth" in {words.partition(":")[0] for words in document["failed"]}
 
 
 @pytest.mark.benches
-def test_an_engine_that_is_behind_dbos_ends_the_bench_with_a_complaint() -> None:
+def test_an_engine_slower_than_dbos_ends_the_bench_with_a_complaint() -> None:
     done = bench(*SHORT, "--only", "speed", "--runs", "10", "--demand", "1000", ends_with=1)
     assert "bound not kept: durable steps, multiple of dbos: " in done.stderr
 

@@ -24,15 +24,15 @@ from tests.acceptance.terminal import ROOT, Terminal, eventually
 from tests.patience import PATIENCE_SECONDS
 
 EXAMPLES = ROOT / "examples"
-# Which test runs what; whatever else lies there would be a promise that nobody keeps.
+# Which test runs which example. Every example must be listed here.
 RUN_HERE = {
     "bank.py": "test_an_order_is_remembered_and_charged_for_once",
-    "gen-triage": "test_a_general_and_two_templates_do_what_they_say",
-    "hello.yaml": "test_a_general_and_two_templates_do_what_they_say",
+    "gen-triage": "test_a_general_and_two_templates_work_as_described",
+    "hello.yaml": "test_a_general_and_two_templates_work_as_described",
     "letters.py": "test_a_member_gets_one_letter",
     "orders.py": "test_an_order_is_remembered_and_charged_for_once",
     "trading": "test_a_signal_becomes_one_order_and_its_owner_gets_a_push",
-    "release-notes.yaml": "test_a_general_and_two_templates_do_what_they_say",
+    "release-notes.yaml": "test_a_general_and_two_templates_work_as_described",
 }
 ROLES = ("king", "general", "soldiers")
 
@@ -54,7 +54,7 @@ def repository(place: Path) -> Path:
     return place
 
 
-def test_a_general_and_two_templates_do_what_they_say(tmp_path: Path) -> None:
+def test_a_general_and_two_templates_work_as_described(tmp_path: Path) -> None:
     realm, config = tmp_path / "realm", ("--config", str(tmp_path / "kingdom.yaml"))
     Path(config[1]).write_text("database_url: file:realm\n")
     terminal = Terminal(tmp_path, f"file:{realm}")
@@ -98,7 +98,7 @@ async def test_a_member_gets_one_letter(tmp_path: Path, monkeypatch: pytest.Monk
             async with bus.transaction() as transaction:
                 await transaction.publish(Envelope(type="MemberJoined", payload={"name": name}))
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while await operations_of(bus).stats():  # noqa: ASYNC110 - nobody tells of an idle store
+            while await operations_of(bus).stats():  # noqa: ASYNC110 - an idle store sends no notification
                 await asyncio.sleep(0.05)
         worker.stop()
         await running
@@ -125,7 +125,7 @@ def test_an_order_is_remembered_and_charged_for_once(tmp_path: Path, bank: Bank)
     order = json.dumps({"id": "order-1", "amount": 42})
     publish = ("bus", "publish", "--app", app, "--type")
     terminal.ask(*publish, "OrderPlaced", "--key", "order-1", "--payload", order)
-    # Somebody else asks for the same payment.
+    # Another caller requests the same payment.
     terminal.ask(*publish, "PaymentDue", "--payload", order)
     with terminal.worker(app=app, environment=address):
         eventually(lambda: not waiting(store) and "idle")

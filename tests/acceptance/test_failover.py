@@ -28,11 +28,11 @@ def test_nothing_is_stuck_and_no_stale_holder_is_accepted_where_the_server_forge
     assert set(figures["findings"].values()) == {0}
 
 
-def test_a_standby_that_is_behind_though_it_should_not_be_is_noticed() -> None:
+def test_a_standby_that_lags_unexpectedly_is_noticed() -> None:
     figures = failover("--kills", "1", "--broken", ends_with=1)
     assert figures["findings"]["events lost"] > 0
 
 
-def test_a_bound_that_is_not_kept_is_told() -> None:
+def test_a_limit_that_does_not_hold_is_reported() -> None:
     done = bench("failover", "--kills", "1", "--at-most-leases", "-1", ends_with=1)
     assert "leases after a promotion" in done.stderr

@@ -13,10 +13,10 @@ SHORT = ("hostile", "--count", "150")
 @pytest.mark.benches
 def test_the_short_form_finds_nothing_and_ends_with_its_figures() -> None:
     done = bench(*SHORT, "--json", "-", ends_with=0)
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["holds"]
-    assert told["inputs"] == sum(told["classes"].values()) == 151
-    assert told["classes"]["genuine"] > 1
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["holds"]
+    assert report["inputs"] == sum(report["classes"].values()) == 151
+    assert report["classes"]["genuine"] > 1
 
 
 @pytest.mark.benches

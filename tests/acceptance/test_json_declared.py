@@ -1,4 +1,4 @@
-"""What commands declare about their answers in JSON: what is wrong is refused, and people are told the same."""
+"""The declared JSON output of commands: wrong output is refused, and the help shows the same declaration."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 from jsonschema import ValidationError  # type: ignore[import-untyped]
 
 from kingdom.cli.reference.shapes import every_shape, schemas
-from tests.acceptance.desk import COMMANDS, Shaped
+from tests.acceptance.json_commands import COMMANDS, Shaped
 
 KNOWN = every_shape()
 FILE = Path(__file__).parents[2] / "docs" / "reference" / "json-schemas.json"
@@ -41,24 +41,24 @@ def test_the_schemas_of_the_reference_are_the_declared_ones() -> None:
     assert FILE.read_text(encoding="utf-8") == schemas(), hint
 
 
-def test_the_help_names_every_field_and_none_that_is_not_there() -> None:
+def test_the_help_names_exactly_the_existing_fields() -> None:
     assert not has(KNOWN.schemas["bus pause"], ("nobody",))
-    assert {name: wrong for name in KNOWN.answers if (wrong := wrongly_told(name))} == {}
+    assert {name: wrong for name in KNOWN.answers if (wrong := wrong_fields(name))} == {}
 
 
-def wrongly_told(name: str) -> set[str]:
-    """Return the fields that the help of a command names although they are not there, or does not name."""
+def wrong_fields(name: str) -> set[str]:
+    """Return the fields that only the help of a command names, and those that it does not name."""
     (words,) = (each for each in COMMANDS[name].help.replace("\\[", "[").split("\n\n") if each.startswith("JSON: "))
     paths = list(named(words))
     wrong = {".".join(path) for path in paths if not has(KNOWN.schemas[name], path)}
-    # Three dots, or the name of another command, tell where the rest stands.
+    # Three dots, or the name of another command, refer to the remaining fields.
     if paths and "…" not in words:
         wrong |= set(resolved(KNOWN.schemas[name])["required"]) - {path[0] for path in paths}
     return wrong
 
 
 def named(words: str) -> Iterator[tuple[str, ...]]:
-    """Yield the path of every field that stands in braces, as in {answers: [{text}]}."""
+    """Yield the path of every field in braces, as in {answers: [{text}]}."""
     stack: list[str | None] = []
     is_next = False
     for part in _PART.findall(words):
@@ -73,7 +73,7 @@ def named(words: str) -> Iterator[tuple[str, ...]]:
 
 
 def has(schema: Mapping[str, Any], path: tuple[str, ...]) -> bool:
-    """Tell whether a document of this schema can have a field; an object without fields of its own may have any."""
+    """Return whether a document of this schema can have a field. An object without declared fields may have any."""
     fields = resolved(schema).get("properties")
     if not path or fields is None:
         return True
@@ -81,7 +81,7 @@ def has(schema: Mapping[str, Any], path: tuple[str, ...]) -> bool:
 
 
 def resolved(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the object behind a schema: what it refers to, what stands in an array, what is not null."""
+    """Return the object schema: follow references, arrays, and the non-null part of a union."""
     match schema:
         case {"$ref": name}:
             return resolved(KNOWN.shapes[name.rpartition("/")[2]])

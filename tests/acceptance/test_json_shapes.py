@@ -1,4 +1,4 @@
-"""Every command is run with --json; what it prints is exactly what it declares, and so what the reference says."""
+"""Every command is run with --json; its output matches its declaration, and so the reference."""
 
 import asyncio
 import subprocess
@@ -30,7 +30,7 @@ from kingdom.roles import declare_application
 from kingdom.soldiers.sandbox.egress_ledger import EgressLedger, EgressLimits
 from kingdom.soldiers.workplace.host_folders import HostFolders
 from tests.acceptance import limits
-from tests.acceptance.desk import COMMANDS, Desk
+from tests.acceptance.json_commands import COMMANDS, JsonCommands
 from tests.acceptance.runs import HOST, script, write
 from tests.acceptance.terminal import ROOT, SHOP, Terminal, eventually
 
@@ -65,14 +65,14 @@ SERVE = f"{sys.executable} {ROOT / 'tests' / 'integration' / 'soldiers' / 'mcp_s
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    """A desk in a directory of its own, with a store of files."""
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JsonCommands:
+    """Commands in an empty directory with a store of files."""
     monkeypatch.chdir(tmp_path)
     for name in ("DATABASE_URL", "KINGDOM_SCHEMA", "KINGDOM_APP"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("KINGDOM_DATABASE_URL", f"file:{tmp_path / 'realm'}")
     monkeypatch.setenv("KINGDOM_ACTOR", "tester")
-    return Desk()
+    return JsonCommands()
 
 
 def of_nouns(nouns: frozenset[str]) -> set[str]:
@@ -91,87 +91,87 @@ def template(name: str, *works: dict[str, Any]) -> str:
     return yaml.safe_dump({"name": name, "gitRefs": ["app"], "works": list(works)})
 
 
-def test_commands_about_runs(desk: Desk, tmp_path: Path) -> None:
-    desk.ask("bus migrate")
+def test_commands_about_runs(commands: JsonCommands, tmp_path: Path) -> None:
+    commands.ask("bus migrate")
     for name in ("git list", "mcp list", "template list", "workflow list", "host list", "ps"):
-        assert desk.ask(name) == []
-    desk.ask("git create", "app", repository(tmp_path / "app"))
-    assert desk.ask("mcp create", "shelf", "--command", SERVE)["tools"]
-    assert desk.ask("mcp create", "far", "--url", "https://example.invalid/mcp", "--no-check")["tools"] is None
-    assert len(desk.ask("mcp list")) == 2
-    assert desk.ask("mcp show", "shelf")["tools"] is None
-    desk.ask("mcp delete", "far")
+        assert commands.ask(name) == []
+    commands.ask("git create", "app", repository(tmp_path / "app"))
+    assert commands.ask("mcp create", "shelf", "--command", SERVE)["tools"]
+    assert commands.ask("mcp create", "far", "--url", "https://example.invalid/mcp", "--no-check")["tools"] is None
+    assert len(commands.ask("mcp list")) == 2
+    assert commands.ask("mcp show", "shelf")["tools"] is None
+    commands.ask("mcp delete", "far")
 
-    told = script(write("a.txt", "hello"), {"report": "# Result\n\nAll is well."}, {"cost": 0.25})
-    builds = {"name": "build", "tasks": [{"query": told, "reportOutline": [{"title": "Result"}]}]}
+    prompt_script = script(write("a.txt", "hello"), {"report": "# Result\n\nAll is well."}, {"cost": 0.25})
+    builds = {"name": "build", "tasks": [{"query": prompt_script, "reportOutline": [{"title": "Result"}]}]}
     asks = {"name": "ask", "tasks": [script({"ask": "Go on?", "choices": ["yes", "no"]}, write("b.txt", "bye"))]}
     (tmp_path / "story.yaml").write_text(template("Story", builds, asks))
-    desk.ask("template validate", "story.yaml")
-    desk.ask("template create", "story.yaml")
-    desk.ask("template update", "story", "-", text=template("Story", builds, asks))
-    desk.ask("template show", "story")
-    assert len(desk.ask("template list")) == 1
-    assert desk.ask("template schema")["$defs"]
-    assert desk.ask("git show", "app")["users"]["templates"] == ["story"]
+    commands.ask("template validate", "story.yaml")
+    commands.ask("template create", "story.yaml")
+    commands.ask("template update", "story", "-", text=template("Story", builds, asks))
+    commands.ask("template show", "story")
+    assert len(commands.ask("template list")) == 1
+    assert commands.ask("template schema")["$defs"]
+    assert commands.ask("git show", "app")["users"]["templates"] == ["story"]
 
     terminal = Terminal(tmp_path, f"file:{tmp_path / 'realm'}")
     with terminal.start("role", "engine", "--host", "--name", HOST, "--json") as engine:
         engine.logs("host registered")
-        _story_of_a_run(desk, tmp_path)
-        _end_of_a_run(desk)
-        desk.end("role", engine)
+        _story_of_a_run(commands, tmp_path)
+        _end_of_a_run(commands)
+        commands.end("role", engine)
     with terminal.start("role", "host", "--name", "other", "--json-logs") as host:
         host.logs("host registered")
-        desk.end("role", host)
-    assert len(desk.ask("host list")) == 2
-    assert desk.ask("host drain", "other")["drained"]
-    assert not desk.ask("host undrain", "other")["drained"]
-    assert desk.ask("host retire", "other", "--yes")["status"] == "LOST"
-    desk.ask("template delete", "story")
-    desk.ask("git delete", "app")
-    assert desk.ran >= of_nouns(RUNS)
+        commands.end("role", host)
+    assert len(commands.ask("host list")) == 2
+    assert commands.ask("host drain", "other")["drained"]
+    assert not commands.ask("host undrain", "other")["drained"]
+    assert commands.ask("host retire", "other", "--yes")["status"] == "LOST"
+    commands.ask("template delete", "story")
+    commands.ask("git delete", "app")
+    assert commands.ran >= of_nouns(RUNS)
 
 
-def _story_of_a_run(desk: Desk, directory: Path) -> None:
-    run = desk.ask("workflow create", "story")["id"]
-    assert [point["id"] for point in desk.ask("workflow checkpoints", run)] == []
-    definition = desk.ask("workflow definition", run)
+def _story_of_a_run(commands: JsonCommands, directory: Path) -> None:
+    run = commands.ask("workflow create", "story")["id"]
+    assert [point["id"] for point in commands.ask("workflow checkpoints", run)] == []
+    definition = commands.ask("workflow definition", run)
     (directory / "run.yaml").write_text(yaml.safe_dump(definition))
-    desk.ask("workflow modify", run, "run.yaml")
-    assert desk.ask("workflow prepare", run, "--wait")["status"] == "READY"
-    assert desk.ask("workflow start", run, "--wait", code=4)["question"]["text"] == "Go on?"
-    assert [entry["kind"] for entry in desk.ask("ps")] == ["run"]
-    assert desk.ask("workflow resume", run, "--reply", "yes", "--wait")["status"] == "COMPLETED"
-    assert desk.ask("workflow wait", run)["status"] == "COMPLETED"
-    host = desk.ask("workflow show", run)["host"]
+    commands.ask("workflow modify", run, "run.yaml")
+    assert commands.ask("workflow prepare", run, "--wait")["status"] == "READY"
+    assert commands.ask("workflow start", run, "--wait", code=4)["question"]["text"] == "Go on?"
+    assert [entry["kind"] for entry in commands.ask("ps")] == ["run"]
+    assert commands.ask("workflow resume", run, "--reply", "yes", "--wait")["status"] == "COMPLETED"
+    assert commands.ask("workflow wait", run)["status"] == "COMPLETED"
+    host = commands.ask("workflow show", run)["host"]
     assert host["id"] == HOST
     EgressLedger(HostFolders(Path(host["directory"])).egress_log(run), EgressLimits()).record(
         "refused", "a.example.org", "why"
     )
-    (attempt,) = desk.ask("workflow egress", run)
+    (attempt,) = commands.ask("workflow egress", run)
     assert (attempt["host"], attempt["outcome"], attempt["reason"]) == ("a.example.org", "refused", "why")
-    assert len(desk.ask("workflow checkpoints", run)) == 2
-    (report,) = desk.ask("workflow report", run)
+    assert len(commands.ask("workflow checkpoints", run)) == 2
+    (report,) = commands.ask("workflow report", run)
     assert report["workName"] == "build"
-    (difference,) = desk.ask("workflow diff", run)
+    (difference,) = commands.ask("workflow diff", run)
     assert "+hello" in difference["diff"]
-    assert len(desk.ask("workflow list")) == 1
-    assert len(desk.hear("workflow logs", run)) > 10
-    entries = desk.hear("logs", run)
+    assert len(commands.ask("workflow list")) == 1
+    assert len(commands.run_json("workflow logs", run)) > 10
+    entries = commands.run_json("logs", run)
     assert {line["workId"] for line in entries} == {f"{run}-w1", f"{run}-w2"}
-    assert desk.hear("attach", run) == entries
-    desk.ask("template from-workflow", run, "Again")
-    desk.ask("workflow release", run)
+    assert commands.run_json("attach", run) == entries
+    commands.ask("template from-workflow", run, "Again")
+    commands.ask("workflow release", run)
 
 
-def _end_of_a_run(desk: Desk) -> None:
+def _end_of_a_run(commands: JsonCommands) -> None:
     waits = {"name": "wait", "tasks": [script({"wait_for": "app/go"})]}
-    desk.ask("template create", "-", text=template("Waits", waits))
-    run = desk.ask("workflow create", "waits", "--start")["id"]
-    eventually(lambda: desk.ask("workflow show", run)["workflow"]["status"] == "RUNNING" and run)
-    assert desk.ask("workflow pause", run, "--wait")["status"] == "PAUSED"
-    assert desk.ask("workflow cancel", run, "--wait")["status"] == "CANCELLED"
-    desk.ask("workflow delete", run)
+    commands.ask("template create", "-", text=template("Waits", waits))
+    run = commands.ask("workflow create", "waits", "--start")["id"]
+    eventually(lambda: commands.ask("workflow show", run)["workflow"]["status"] == "RUNNING" and run)
+    assert commands.ask("workflow pause", run, "--wait")["status"] == "PAUSED"
+    assert commands.ask("workflow cancel", run, "--wait")["status"] == "CANCELLED"
+    commands.ask("workflow delete", run)
 
 
 @contextmanager
@@ -183,131 +183,134 @@ def _pinned(dsn: str) -> Iterator[None]:
         yield
 
 
-def test_commands_about_the_bus(desk: Desk, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_about_the_bus(
+    commands: JsonCommands, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there = ("--database-url", dsn)
     shop = (*there, "--app", SHOP)
-    migrated = desk.ask("bus migrate", *there, "--schema", "elsewhere")
+    migrated = commands.ask("bus migrate", *there, "--schema", "elsewhere")
     assert migrated["migrations"]
     for name in ("bus stats", "bus pins", "bus dead list"):
-        assert desk.ask(name, *there) == []
-    assert desk.hear("bus tail", *there) == []
+        assert commands.ask(name, *there) == []
+    assert commands.run_json("bus tail", *there) == []
 
     order = ("--type", "OrderPlaced", "--payload")
     ((bad,), (again,), (waiting,)) = (
-        desk.hear("bus publish", *shop, *order, payload) for payload in ('{"fail": "no"}', '{"fail": "nor"}', "{}")
+        commands.run_json("bus publish", *shop, *order, payload)
+        for payload in ('{"fail": "no"}', '{"fail": "nor"}', "{}")
     )
     assert [line["streams"] for line in (bad, again, waiting)] == [["orders"]] * 3
     (tmp_path / "events.ndjson").write_text('{"type": "LineAdded"}\n{"type": "Nothing"}\n')
-    assert len(desk.hear("bus publish", *shop, "--file", "events.ndjson", code=1)) == 2
-    assert len(desk.ask("bus stats", *there)) == 2
-    (why,) = desk.ask("bus why", waiting["eventId"], *there)
+    assert len(commands.run_json("bus publish", *shop, "--file", "events.ndjson", code=1)) == 2
+    assert len(commands.ask("bus stats", *there)) == 2
+    (why,) = commands.ask("bus why", waiting["eventId"], *there)
     assert why["status"] == "PENDING"
-    desk.ask("bus cancel", waiting["eventId"], "--stream", "orders", *there)
+    commands.ask("bus cancel", waiting["eventId"], "--stream", "orders", *there)
     with Terminal(tmp_path, dsn).worker("--stream", "orders") as worker:
-        eventually(lambda: len(desk.ask("bus dead list", *there)) == 3 and "all")
-        desk.end("bus work", worker)
-    desk.ask("bus dead patch", bad["eventId"], "--payload", "{}", *there)
-    (letter,) = desk.ask("bus dead show", bad["eventId"], *there)
+        eventually(lambda: len(commands.ask("bus dead list", *there)) == 3 and "all")
+        commands.end("bus work", worker)
+    commands.ask("bus dead patch", bad["eventId"], "--payload", "{}", *there)
+    (letter,) = commands.ask("bus dead show", bad["eventId"], *there)
     assert letter["history"]
-    assert desk.ask("bus redrive", "--all", "--dry-run", *there)["matching"] == 3
-    assert desk.ask("bus redrive", bad["eventId"], "--stop-after", "0", *there)["redriven"] == 1
-    assert desk.ask("bus redrive", "--all", "--yes", "--limit", "1", "--stop-after", "0", *there)["events"]
-    left = desk.ask("bus dead list", *there)[0]["eventId"]
-    assert desk.ask("bus dead discard", left, "--reason", "a test", "--yes", *there)["discarded"]
-    desk.ask("bus pause", "orders", "--reason", "a look", *there)
-    assert [row["paused"] for row in desk.ask("bus stats", *there)] == [None, "a look"]
-    desk.ask("bus resume", "orders", *there)
-    assert desk.ask("bus resume", "orders", *there, code=1)["wasPaused"] is False
-    assert desk.ask("bus retain", *there)["recordsRemoved"] == 0
-    assert len(desk.hear("bus tail", *there)) > 3
-    assert desk.ask("storage export", "house.jsonl.gz", *there)["exported"]["logEntries"]
-    desk.ask("storage import", "house.jsonl.gz", *there, "--schema", "elsewhere")
+    assert commands.ask("bus redrive", "--all", "--dry-run", *there)["matching"] == 3
+    assert commands.ask("bus redrive", bad["eventId"], "--stop-after", "0", *there)["redriven"] == 1
+    assert commands.ask("bus redrive", "--all", "--yes", "--limit", "1", "--stop-after", "0", *there)["events"]
+    left = commands.ask("bus dead list", *there)[0]["eventId"]
+    assert commands.ask("bus dead discard", left, "--reason", "a test", "--yes", *there)["discarded"]
+    commands.ask("bus pause", "orders", "--reason", "a look", *there)
+    assert [row["paused"] for row in commands.ask("bus stats", *there)] == [None, "a look"]
+    commands.ask("bus resume", "orders", *there)
+    assert commands.ask("bus resume", "orders", *there, code=1)["wasPaused"] is False
+    assert commands.ask("bus retain", *there)["recordsRemoved"] == 0
+    assert len(commands.run_json("bus tail", *there)) > 3
+    assert commands.ask("storage export", "house.jsonl.gz", *there)["exported"]["logEntries"]
+    commands.ask("storage import", "house.jsonl.gz", *there, "--schema", "elsewhere")
     monkeypatch.setattr("kingdom.backends.postgres.operations._PIN_SECONDS", 0.0)
     with _pinned(dsn):
-        assert desk.ask("bus pins", *there)
+        assert commands.ask("bus pins", *there)
     # A verification takes long: its answer is checked where it runs anyway, in test_cli_verify.
-    assert desk.ran >= of_nouns(BUS) - {"bus verify"}
+    assert commands.ran >= of_nouns(BUS) - {"bus verify"}
 
 
-def test_commands_about_the_court(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_about_the_court(commands: JsonCommands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, unhurried in limits.unhurried_doctor().items():
         monkeypatch.setattr(cli_doctor, name, unhurried)
-    assert desk.ask("init", "--yes")["general"] == "gen-hello"
-    assert desk.ask("init")["made"] == []
-    assert desk.ask("doctor", "--offline")["ok"]
-    desk.ask("config check")
-    assert desk.ask("config example")["text"]
-    assert desk.ask("config schema")["$defs"]
-    assert desk.ask("completion", "bash")["text"]
-    _generals(desk)
-    desk.ask("bus migrate")
+    assert commands.ask("init", "--yes")["general"] == "gen-hello"
+    assert commands.ask("init")["made"] == []
+    assert commands.ask("doctor", "--offline")["ok"]
+    commands.ask("config check")
+    assert commands.ask("config example")["text"]
+    assert commands.ask("config schema")["$defs"]
+    assert commands.ask("completion", "bash")["text"]
+    _generals(commands)
+    commands.ask("bus migrate")
     for name in ("event list", "inbox", "petition list", "assignment list"):
-        assert desk.ask(name) == []
-    assert desk.ask("simulate")["differences"] == []
+        assert commands.ask(name) == []
+    assert commands.ask("simulate")["differences"] == []
     asyncio.run(_furnish(tmp_path / "realm"))
-    event = _event(desk, tmp_path)
-    assert desk.ask("status", code=1)["troubles"]
-    assert desk.ask("cost", "--days", "400")["usd"] == 0
+    event = _event(commands, tmp_path)
+    assert commands.ask("status", code=1)["troubles"]
+    assert commands.ask("cost", "--days", "400")["usd"] == 0
 
-    questions = desk.ask("inbox")
+    questions = commands.ask("inbox")
     assert sorted("petition_id" in question for question in questions) == [False, True]
-    assert desk.ask("answer", TASK, "yes")["question"] == "May I?"
-    (performed, waiting) = desk.ask("petition list")
+    assert commands.ask("answer", TASK, "yes")["question"] == "May I?"
+    (performed, waiting) = commands.ask("petition list")
     assert (performed["url"], waiting["ended_at"]) == ("https://example.invalid/1", None)
-    (assignment,) = desk.ask("assignment list")
+    (assignment,) = commands.ask("assignment list")
     shown = {
-        assignment["id"]: desk.ask("assignment show", assignment["id"]),
-        event: desk.ask("event show", event),
-        performed["id"]: desk.ask("petition show", performed["id"]),
-        "gen-hello": desk.ask("general show", "gen-hello"),
+        assignment["id"]: commands.ask("assignment show", assignment["id"]),
+        event: commands.ask("event show", event),
+        performed["id"]: commands.ask("petition show", performed["id"]),
+        "gen-hello": commands.ask("general show", "gen-hello"),
     }
-    assert {thing: desk.ask("show", thing) for thing in shown} == shown
-    assert desk.ask("explain", TASK)["strands"]
+    assert {thing: commands.ask("show", thing) for thing in shown} == shown
+    assert commands.ask("explain", TASK)["strands"]
     with Terminal(tmp_path, f"file:{tmp_path / 'realm'}").start(
         "up", "--config", str(tmp_path / "kingdom.yaml"), "--role", "envoy", "--json"
     ) as up:
         up.logs("role started")
-        desk.end("up", up)
-    assert desk.ran >= of_nouns(COURT)
+        commands.end("up", up)
+    assert commands.ran >= of_nouns(COURT)
 
 
-def _generals(desk: Desk) -> None:
-    assert desk.ask("general list", "--directory", "nowhere")["generals"] == []
-    desk.ask("general install", "gen-pr")
-    made = desk.ask("general create", "docs")
+def _generals(commands: JsonCommands) -> None:
+    assert commands.ask("general list", "--directory", "nowhere")["generals"] == []
+    commands.ask("general install", "gen-pr")
+    made = commands.ask("general create", "docs")
     (Path(made["directory"]) / "prompts" / "task.md").unlink()
-    assert [broken["name"] for broken in desk.ask("general list")["broken"]] == ["gen-docs"]
-    assert desk.ask("general validate", code=1)["generals"]
-    assert desk.ask("general preview", "gen-hello")["missing"]
-    assert desk.ask("general schema")["$defs"]
-    learned = Path(desk.ask("general show", "gen-hello")["directory"]) / "memory" / "elsewhere.md"
+    assert [broken["name"] for broken in commands.ask("general list")["broken"]] == ["gen-docs"]
+    assert commands.ask("general validate", code=1)["generals"]
+    assert commands.ask("general preview", "gen-hello")["missing"]
+    assert commands.ask("general schema")["$defs"]
+    learned = Path(commands.ask("general show", "gen-hello")["directory"]) / "memory" / "elsewhere.md"
     learned.parent.mkdir(exist_ok=True)
     learned.write_text("- Mornings are busy. [patterns of no repository, wf-1, 2026-02-07]\n")
-    assert desk.ask("general memory", "gen-hello")
-    assert desk.ask("general promote", "gen-hello", "mornings")["everywhere"] is False
+    assert commands.ask("general memory", "gen-hello")
+    assert commands.ask("general promote", "gen-hello", "mornings")["everywhere"] is False
 
 
-def _event(desk: Desk, directory: Path) -> str:
-    """Let the King decide about an event that nobody wants, and tell which it is."""
-    event: str = desk.ask("event send", "--type", "demo.nothing", "--payload", '{"title": "Nothing"}')["id"]
+def _event(commands: JsonCommands, directory: Path) -> str:
+    """Let the King decide about an event without subscribers, and return its id."""
+    event: str = commands.ask("event send", "--type", "demo.nothing", "--payload", '{"title": "Nothing"}')["id"]
     with Terminal(directory, f"file:{directory / 'realm'}").start(
         "role", "king", "--config", str(directory / "kingdom.yaml"), "--metrics-port", "0", "--json"
     ) as king:
-        eventually(lambda: desk.ask("event show", event).get("outcome") == "unrouted" and event)
+        eventually(lambda: commands.ask("event show", event).get("outcome") == "unrouted" and event)
         (served,) = king.logs("metrics served")
         counted = 'kingdom_outbox_processed_total{result="done",stream="court.event"} 1.0'
         assert eventually(lambda: counted in httpx.get(served["address"]).text and counted)
-        desk.end("role", king)
-    assert desk.ask("why", event)["considered"]
-    assert desk.ask("explain", event)["event"]["outcome"] == "unrouted"
-    assert len(desk.ask("event list")) == 1
-    assert desk.ask("simulate")["unchanged"] == 1
-    assert desk.ask("event reroute", event)["status"] == "pending"
+        commands.end("role", king)
+    assert commands.ask("why", event)["considered"]
+    assert commands.ask("explain", event)["event"]["outcome"] == "unrouted"
+    assert len(commands.ask("event list")) == 1
+    assert commands.ask("simulate")["unchanged"] == 1
+    assert commands.ask("event reroute", event)["status"] == "pending"
     return event
 
 
 async def _furnish(realm: Path) -> None:
-    """Let there be an assignment that asks, one petition that was performed, and one that awaits a person."""
+    """Create an assignment with a question, a performed petition, and one that waits for a person."""
     now = utc_now()
     application = declare_application(Realm())
     whose: dict[str, Any] = {"general": "gen-pr", "workflow_id": f"wf-{TASK}"}
@@ -344,15 +347,15 @@ async def _furnish(realm: Path) -> None:
             await save_petition(transaction, petition, None)
 
 
-def test_commands_about_the_web(desk: Desk) -> None:
-    desk.ask("bus migrate")
-    assert desk.ask("web token list") == desk.ask("web sessions list") == []
-    desk.ask("web token create", "ci", "--may", "look")
-    assert [each["name"] for each in desk.ask("web token list")] == ["ci"]
-    assert [each["name"] for each in desk.ask("web token revoke", "ci")] == ["ci"]
-    desk.ask("web invite", "ann", "--may", "look,answer")
+def test_commands_about_the_web(commands: JsonCommands) -> None:
+    commands.ask("bus migrate")
+    assert commands.ask("web token list") == commands.ask("web sessions list") == []
+    commands.ask("web token create", "ci", "--may", "look")
+    assert [each["name"] for each in commands.ask("web token list")] == ["ci"]
+    assert [each["name"] for each in commands.ask("web token revoke", "ci")] == ["ci"]
+    commands.ask("web invite", "ann", "--may", "look,answer")
     # The others need a browser or a signed-in person, or run until they are stopped.
-    assert desk.ran >= of_nouns(WEB) - {"web open", "web run", "web sessions revoke"}
+    assert commands.ran >= of_nouns(WEB) - {"web open", "web run", "web sessions revoke"}
 
 
 def test_every_command_is_run_by_a_scene_or_has_no_json() -> None:

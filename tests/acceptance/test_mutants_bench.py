@@ -46,18 +46,18 @@ def test_too_few_mutants_too_many_survivors_and_unexplained_ones_are_complained_
 
 @pytest.mark.mutants
 def test_almost_every_mutant_of_the_bus_is_noticed_and_every_survivor_is_explained() -> None:
-    told = bench("mutants", ends_with=0)
-    assert json.loads(told.stdout.splitlines()[-1])["killed_share"] >= KILLED_MIN
+    result = bench("mutants", ends_with=0)
+    assert json.loads(result.stdout.splitlines()[-1])["killed_share"] >= KILLED_MIN
 
 
 @pytest.mark.variants
 def test_a_mutant_is_killed_by_the_contract_suite_and_survives_one_that_checks_nothing() -> None:
-    told = bench(
+    result = bench(
         "mutants", "--jobs", "1", "--only", MUTANT, "--suite", "tests/contract/test_transactions.py", ends_with=0
     )
-    assert json.loads(told.stdout.splitlines()[-1])["killed_by"] == {"contract suite": 1}
-    told = bench("mutants", "--jobs", "1", "--only", MUTANT, "--suite", "tests/contract/test_pause.py", ends_with=1)
-    assert json.loads(told.stdout.splitlines()[-1])["survivors"] == [MUTANT]
+    assert json.loads(result.stdout.splitlines()[-1])["killed_by"] == {"contract suite": 1}
+    result = bench("mutants", "--jobs", "1", "--only", MUTANT, "--suite", "tests/contract/test_pause.py", ends_with=1)
+    assert json.loads(result.stdout.splitlines()[-1])["survivors"] == [MUTANT]
 
 
 @pytest.mark.variants

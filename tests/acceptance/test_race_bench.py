@@ -1,4 +1,4 @@
-"""The race runs a part of itself, reports processor time beside each rate, and can fail."""
+"""The race runs a part of itself, reports processor time with each rate, and can fail."""
 
 import json
 

@@ -20,7 +20,7 @@ import pytest
 
 from kingdom.cli.reference.shapes import every_shape
 from tests.acceptance.corner import Corner
-from tests.acceptance.desk import Shaped
+from tests.acceptance.json_commands import Shaped
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -100,12 +100,16 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
     assert not [name for name in inside if "test" in Path(name).name]
 
 
-def test_the_wheel_says_what_it_is(built: Built) -> None:
-    said = built.metadata
-    assert (said["Name"], said["Version"], said["License-Expression"]) == ("kingdom", PROJECT["version"], "Apache-2.0")
-    assert said.get_all("License-File") == ["LICENSE"]
-    assert said["Requires-Python"] == PROJECT["requires-python"]
-    assert {each for each in said.get_all("Requires-Dist", []) if "extra ==" not in each} == set(
+def test_the_wheel_has_its_metadata(built: Built) -> None:
+    metadata = built.metadata
+    assert (metadata["Name"], metadata["Version"], metadata["License-Expression"]) == (
+        "kingdom",
+        PROJECT["version"],
+        "Apache-2.0",
+    )
+    assert metadata.get_all("License-File") == ["LICENSE"]
+    assert metadata["Requires-Python"] == PROJECT["requires-python"]
+    assert {each for each in metadata.get_all("Requires-Dist", []) if "extra ==" not in each} == set(
         PROJECT["dependencies"]
     )
     assert (ROOT / "LICENSE").read_bytes() in contents(built.wheel).values()

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
 def test_starts_and_commits_with_a_sandbox_keep_their_bounds() -> None:
     # So few are held to wider bounds than those of the bench itself.
     few = ("--pairs", "4", "--bound", "3", "--commits", "2", "--commit-bound", "3")
-    told = json.loads(bench("sandbox", *few, ends_with=0).stdout.splitlines()[-1])
-    assert told["holds"]
-    assert [set(told[what]["fastest seconds"]) for what in ("start", "commit")] == [{"with", "without"}] * 2
+    report = json.loads(bench("sandbox", *few, ends_with=0).stdout.splitlines()[-1])
+    assert report["holds"]
+    assert [set(report[what]["fastest seconds"]) for what in ("start", "commit")] == [{"with", "without"}] * 2
 
 
 @pytest.mark.benches

@@ -1,4 +1,4 @@
-"""Chaos over a whole court, in its short form; what the judge must find, it finds."""
+"""Fault injection into a whole court, in its short form. The judge finds every defect that it must find."""
 
 import json
 from collections.abc import Callable
@@ -76,7 +76,7 @@ FLAWS: dict[str, tuple[Callable[[CourtCounts], dict[str, Any]], str]] = {
 }
 
 
-def test_the_judge_has_nothing_to_say_of_a_good_court() -> None:
+def test_the_judge_has_no_complaints_about_a_good_court() -> None:
     assert judge(good(), 1, []) == []
 
 
@@ -93,7 +93,7 @@ def test_the_judge_finds_a_process_that_was_left() -> None:
 
 
 @pytest.mark.benches
-def test_a_court_that_is_killed_everywhere_does_each_thing_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_court_that_is_killed_everywhere_performs_each_action_once(capfd: pytest.CaptureFixture[str]) -> None:
     code = main([*SHORT, "--seconds", "12", "--events", "4", "--drain", "200"])
     figures = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert code == 0, figures
@@ -105,10 +105,10 @@ def test_a_court_that_is_killed_everywhere_does_each_thing_once(capfd: pytest.Ca
 @pytest.mark.benches
 def test_chaos_over_a_broken_court_fails(capfd: pytest.CaptureFixture[str]) -> None:
     code = main([*SHORT, "--seconds", "2", "--events", "1", "--drain", "60", "--variant", "leak_slots"])
-    told = capfd.readouterr()
-    assert (code, json.loads(told.out.splitlines()[-1])["ok"]) == (1, False)
+    captured = capfd.readouterr()
+    assert (code, json.loads(captured.out.splitlines()[-1])["ok"]) == (1, False)
     # Nothing else: a court that is only slow would have its run still open.
-    complaints = [line for line in told.err.splitlines() if line.startswith("files: ")]
+    complaints = [line for line in captured.err.splitlines() if line.startswith("files: ")]
     assert [words for words in complaints if "still" in words and "is still held by" not in words] == []
     assert any("is still held by" in words for words in complaints)
 

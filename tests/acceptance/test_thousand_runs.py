@@ -15,7 +15,7 @@ PATIENCE = timedelta(minutes=8)
 _STATES = (
     "SELECT kind, state, count(*) FROM kingdom.record WHERE kind IN ('workflow', 'command', 'document') GROUP BY 1, 2"
 )
-_SAID = (
+_LOGGED_COUNTS = (
     "SELECT type, count(*), count(DISTINCT aggregate_id) FROM kingdom.log WHERE aggregate_type = 'Workflow' GROUP BY 1"
 )
 
@@ -25,10 +25,10 @@ def states(dsn: str) -> dict[tuple[str, str], int]:
         return {(kind, state): number for kind, state, number in connection.execute(_STATES)}
 
 
-def said(dsn: str) -> dict[str, tuple[int, int]]:
+def logged_counts(dsn: str) -> dict[str, tuple[int, int]]:
     """Return how often each event was logged, and about how many runs."""
     with psycopg.connect(dsn) as connection:
-        return {kind: (times, runs) for kind, times, runs in connection.execute(_SAID)}
+        return {kind: (times, runs) for kind, times, runs in connection.execute(_LOGGED_COUNTS)}
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ async def test_runs_that_start_together_all_complete_with_every_step_done_once(
         ("command", "ANSWERED"): runs * STEPS_PER_RUN,
         ("document", "ACTIVE"): runs * TASKS_PER_RUN,
     }
-    events = said(dsn)
+    events = logged_counts(dsn)
     assert events["TaskCompleted"] == (runs * TASKS_PER_RUN, runs)
     assert events["WorkCompleted"] == (runs * WORKS, runs)
     assert events["WorkflowCompleted"] == (runs, runs)

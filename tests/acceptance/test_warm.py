@@ -21,7 +21,7 @@ def test_it_finds_modules_of_its_directory_and_none_of_the_tests(tmp_path: Path)
     assert (code, "there is no module 'tests'" in complaint) == (2, True)
 
 
-def test_what_is_said_when_the_interpreter_ends_is_heard(tmp_path: Path) -> None:
+def test_output_at_the_end_of_the_interpreter_is_captured(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(ENDS)
     assert warm.run((*PUBLISH, "shop:app"), tmp_path, environment(tmp_path))[1] == "it ends\n"
 

@@ -29,7 +29,7 @@ from tests.integration.soldiers.host_scene import HostScene
 
 FOLDER = Path(__file__).parent / "samples"
 STORE, MACHINE, PAYMENTS = "store", "machine", "payments"
-# One host is gone for good, with all that it had; the other one is back on the machine that opens the sample.
+# One host is lost with all its files. The other host runs on the machine that opens the sample.
 GONE_HOST, HOST = "host-b", "host-a"
 # `lock` and `host.json` name the machine of a store. Without them it opens as one that was moved there.
 _LEFT_OUT = frozenset({f"{STORE}/bus/lock", f"{STORE}/bus/host.json", f"{MACHINE}/{GONE_HOST}", f"{MACHINE}/sources"})
@@ -41,7 +41,7 @@ _INSERT = re.compile(r"^(INSERT INTO [\w.]+) VALUES ", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A store, and the folder with all that is beside it."""
+    """A store, and the folder with everything else of the sample."""
 
     backend: BackendUnderTest
     folder: Path
@@ -52,7 +52,7 @@ class Sample:
 
     @property
     def payments(self) -> Path:
-        """Return the book of the bank, which is outside."""
+        """Return the file of the bank, which is outside of the store."""
         return self.folder / PAYMENTS
 
     @asynccontextmanager
@@ -73,7 +73,7 @@ class Sample:
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Pack what lies in a folder, but for what names its machine or owner."""
+    """Pack the content of a folder without files that name its machine or owner."""
 
     def neutral(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         member.uid = member.gid = 0

@@ -29,7 +29,7 @@ Handled = dict[str, list[Any]]
 
 
 async def finish(scene: Scene, payments: Path) -> Handled:
-    """Redrive what is dead, let go on what is paused, and handle everything; returns it by stream or key."""
+    """Redrive dead events, resume the paused stream, and handle everything. Return the payloads by stream or key."""
     dispatcher, handled = Dispatcher(), defaultdict[str, list[Any]](list)
     dispatcher.effect("Bill", Payment(payments))
 
@@ -79,7 +79,7 @@ async def test_the_backlog_is_handled_in_its_order_and_dead_letters_once_they_ar
         assert [each.stream for each in await scene.operations.stats() if each.paused] == ["other"]
         handled = await finish(scene, sample.payments)
         scene.check()
-        # Somebody cancelled it while it ran.
+        # It was cancelled while it ran.
         assert await dead(scene) == {"host.lost": None}
     assert numbers(handled, "blocked") == numbers(handled, "retrying") == [0, 1, 2]
     assert (numbers(handled, "waiting"), numbers(handled, "later")) == ([1, 2, 3], [0])
@@ -112,7 +112,7 @@ async def test_an_open_effect_is_looked_up_and_made_once(sample: Sample) -> None
     assert len(calls(sample.payments)) == len(set(calls(sample.payments))) == 3
 
 
-async def test_a_paused_run_goes_on_elsewhere_behind_its_checkpoint(sample: Sample) -> None:
+async def test_a_paused_run_continues_elsewhere_after_its_checkpoint(sample: Sample) -> None:
     async with sample.court() as (court, runs):
         paused = await the_run(court, WorkflowStatus.PAUSED)
         assert [work.status for work in paused.works] == [WorkStatus.COMPLETED, WorkStatus.PENDING]
@@ -129,7 +129,7 @@ async def test_a_paused_run_goes_on_elsewhere_behind_its_checkpoint(sample: Samp
         }
 
 
-async def test_a_question_is_answered_and_its_session_goes_on(sample: Sample) -> None:
+async def test_a_question_is_answered_and_its_session_continues(sample: Sample) -> None:
     async with sample.court() as (court, _):
         (waiting,) = [each for each in await court.assignments() if each.status is AssignmentStatus.NEEDS_HUMAN]
         session = (await the_run(court, WorkflowStatus.AWAITING)).works[0].agent.session
@@ -161,9 +161,9 @@ async def test_a_petition_is_approved_and_performed_once(
     assert [text.partition("\n")[0] for text in petitions.texts()] == ["Merge this at once."]
 
 
-async def test_what_a_general_remembers_is_shown_to_its_next_agent(sample: Sample) -> None:
+async def test_the_memory_of_a_general_is_shown_to_its_next_agent(sample: Sample) -> None:
     async with sample.court() as (court, _):
-        event = await court.until_event(await court.happens(), EventStatus.COMPLETED)
+        event = await court.until_event(await court.send_event(), EventStatus.COMPLETED)
         run = await lifecycle.show(court.bus, f"wf-{event.routes[0].assignment_id}")
     instructions = run.works[0].definition.instructions
     assert "Reviews are short here." in instructions

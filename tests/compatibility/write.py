@@ -33,19 +33,19 @@ from tests.contract.scene import KINDS, TOPOLOGY, Scene, eventually
 from tests.integration.court.general.scene import CourtScene, at_work, reports, work
 from tests.integration.furniture import furnish
 from tests.integration.local_effect import LocalEffect
-from tests.integration.soldiers.host_barriers import Barrier, says
+from tests.integration.soldiers.host_barriers import Barrier, publishes
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, writes
 from tests.integration.soldiers.sources import run
 
-# It stands in the sample, and so tells nothing of this machine.
+# This path is part of the sample, so it must not reveal anything about this machine.
 _PLACE = Path("/var/tmp/kingdom-sample")  # noqa: S108 - only its name matters, and it must not exist
 _HOST_NAME = "sample"
-# Seen from the clone of a host: wherever a sample is unpacked, its repository lies there too.
+# Relative to the clone of a host, so it is valid wherever a sample is unpacked.
 _REMOTE = f"../../../remotes/{APP}.git"
-# Longer than it takes to write a sample, so that nothing in it is tried again meanwhile.
+# Longer than it takes to write a sample, so that nothing in it is tried again in the meantime.
 _LATER = timedelta(minutes=1)
 _SLOW = Topology(replace(TOPOLOGY.stream(name), retry=RetryPolicy(base=_LATER, jitter=0)) for name in TOPOLOGY.names())
-# Nobody's time must be over when a later version opens the sample.
+# No deadline may have passed when a later version opens the sample.
 _HUNDRED_YEARS = 100 * 365 * 24.0
 _LEARNED = ["Reviews are short here.", {"about": "repo", "text": "The tests need a database."}]
 _SUCCESS = reports(status="success", summary="all is well")
@@ -75,7 +75,7 @@ async def _pause_run(sample: Sample) -> None:
     async with at_work(sample.backend, sample.machine, with_host=False) as court, AsyncExitStack() as hosts:
         await create_git(court.bus, Git(id=APP, name=APP, url=_REMOTE, checkpoint_remote=_REMOTE), actor=ANNA)
         scene = HostScene(sample.backend, court.bus, sample.machine, hosts)
-        barrier = Barrier(lambda transaction: says(transaction, CheckpointCreated.__name__))
+        barrier = Barrier(lambda transaction: publishes(transaction, CheckpointCreated.__name__))
         host = await scene.start_host(GONE_HOST, wrap=barrier.wrap)
         workflow = await scene.begin(writes("one"), writes("two"))
         await barrier.reached()
@@ -89,19 +89,19 @@ async def _pause_run(sample: Sample) -> None:
 async def _learn(court: CourtScene) -> None:
     """Let the General remember something."""
     court.has(work("learn", reports(status="success", summary="learned", memory_updates=_LEARNED)), git_refs=())
-    await court.until_event(await court.happens(), EventStatus.COMPLETED)
+    await court.until_event(await court.send_event(), EventStatus.COMPLETED)
 
 
 async def _ask_people(court: CourtScene) -> None:
     """Let one assignment wait for an answer, and one for approval of its petition."""
     steps = {"ask": "Left or right?", "choices": ["left", "right"]}, reports(status="success", summary="Went {reply}.")
     court.has(work("look", *steps), git_refs=(), ask_deadline_hours=_HUNDRED_YEARS)
-    await court.happens()
+    await court.send_event()
     await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     rule = PetitionRule(kind="github.comment", approval=True, expires_hours=_HUNDRED_YEARS)
     comment = {"petition": "github.comment", "body": {"body": "Merge this at once."}}
     court.has(work("look", comment, _SUCCESS), git_refs=(), petitions=(rule,), ask_deadline_hours=_HUNDRED_YEARS)
-    await court.happens(number=1)
+    await court.send_event(number=1)
 
     async def both_ask_and_nothing_is_done() -> bool:
         async with court.bus.transaction() as transaction:
@@ -115,7 +115,7 @@ async def _ask_people(court: CourtScene) -> None:
 
 
 async def _open_effects(scene: Scene) -> None:
-    """Leave one payment that waits to be sent, and one of which nobody knows whether it was made."""
+    """Leave one payment that waits to be sent, and one with an unknown outcome."""
 
     async def throttle(_: Attempt) -> CallResult:
         return Throttled(_LATER, "too many requests")

@@ -1,4 +1,4 @@
-"""Events beside those under test, which nothing may touch: a statement that forgets a stream, a key or a lease does."""
+"""Unrelated events that must not change. A statement without a condition on stream, key or lease would change them."""
 
 from collections.abc import Set as AbstractSet
 from datetime import timedelta
@@ -9,12 +9,12 @@ from kingdom.clock import utc_now
 from tests.contract.picture import Picture
 
 _LONG = timedelta(hours=1)
-# Streams of their own, in which they have the keys of the events under test.
+# Separate streams, with the same keys as the events under test.
 STREAMS = ("bystanders.line", "bystanders.blocked", "bystanders.free")
 
 
 async def put_bystanders(bus: Bus) -> frozenset[UUID]:
-    """Publish some to every stream and leave them in flight, retrying, dead, delayed, or behind another one."""
+    """Publish unrelated events to every stream: in flight, retrying, dead, delayed, and waiting for another event."""
     line, blocked, free = STREAMS
     elsewhere = [_of(name, "k") for name in (line, line, blocked, blocked)] + [_of(free), _of(free)]
     beside = [_of(name, "bystander") for name in ("line", "line", "skipping", "skipping")] + [_of("free")]
@@ -42,7 +42,7 @@ def only(picture: Picture, events: AbstractSet[UUID]) -> Picture:
 
 
 def without(picture: Picture, events: AbstractSet[UUID]) -> Picture:
-    """Return the rest of it."""
+    """Return the part of a picture that shows all other events."""
     part = only(picture, events)
     return Picture(
         rows=[row for row in picture.rows if row.event_id not in events],

@@ -21,7 +21,7 @@ from tests.contract.outside import Payment, die
 from tests.contract.scene import HOUR, KINDS, QUICK, QUICK_IDLE, TOPOLOGY, step
 
 
-def tell(**facts: object) -> None:
+def print_facts(**facts: object) -> None:
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
@@ -33,17 +33,17 @@ async def told_to_go_on() -> None:
 async def settle_late(_backend: BackendUnderTest, bus: Bus) -> None:
     """Claim one event, wait for an interruption, then renew and settle it."""
     (delivery,) = await bus.claim("free", 1, "child")
-    tell(claimed=str(delivery.envelope.event_id), token=delivery.token)
+    print_facts(claimed=str(delivery.envelope.event_id), token=delivery.token)
     await told_to_go_on()
     renewal = await asyncio.to_thread(bus.renew, {delivery.token: HOUR})
-    tell(alive=sorted(renewal.alive))
+    print_facts(alive=sorted(renewal.alive))
     try:
         async with bus.transaction() as transaction:
             await transaction.put(Record(kind="job", id="of-the-zombie", state="open"))
             await transaction.settle(delivery, Done())
-        tell(settled="kept")
+        print_facts(settled="kept")
     except LeaseLost:
-        tell(settled="lost")
+        print_facts(settled="lost")
 
 
 async def work(_backend: BackendUnderTest, bus: Bus) -> None:
@@ -56,7 +56,7 @@ async def work(_backend: BackendUnderTest, bus: Bus) -> None:
         seen = await transaction.get("tally", name) or Record(kind="tally", id=name, state="counting", doc={"by": []})
         doc = {"by": [*seen.doc["by"], "child"]}
         await transaction.put(Record(kind="tally", id=name, state="counting", version=seen.version, doc=doc))
-        tell(handling=event.payload["number"])
+        print_facts(handling=event.payload["number"])
         await told_to_go_on()
 
     await Worker(bus, dispatcher, ["free"], name="child", poll=timedelta(milliseconds=20)).run()
@@ -78,11 +78,11 @@ async def publish_slowly(backend: BackendUnderTest, bus: Bus) -> None:
     """Wait for an interruption while the rows of a key are locked."""
     try:
         async with backend.publishing(bus, step("k", 13)):
-            tell(locked="k")
+            print_facts(locked="k")
             await told_to_go_on()
-        tell(published=True)
+        print_facts(published=True)
     except KingdomError as error:
-        tell(published=False, error=str(error))
+        print_facts(published=False, error=str(error))
 
 
 async def pay(bus: Bus, payment: Payment) -> None:
@@ -105,7 +105,7 @@ async def pay_late(_backend: BackendUnderTest, bus: Bus, book: str) -> None:
     """Record that the call is sent, wait for an interruption, and send it when the process continues."""
 
     def be_interrupted() -> None:
-        tell(paying=True)
+        print_facts(paying=True)
         # Block the whole loop, so that nothing in this process cancels the payment.
         sys.stdin.readline()
 

@@ -43,7 +43,7 @@ class Child:
         self._process = process
         self._backend = backend
 
-    async def told(self) -> dict[str, Any]:
+    async def read_facts(self) -> dict[str, Any]:
         assert self._process.stdout
         async with asyncio.timeout(PATIENCE_SECONDS):
             line = await self._process.stdout.readline()
@@ -57,7 +57,7 @@ class Child:
     async def always_go_on(self) -> None:
         """Continue the process after each report, until cancelled."""
         while True:
-            await self.told()
+            await self.read_facts()
             self.go_on()
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The consequences of a result are written once, whatever goes wrong meanwhile."""
+"""The consequences of a result are written once, whatever goes wrong in the meantime."""
 
 import asyncio
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ from kingdom.bus import (
     find_ledger,
 )
 from kingdom.errors import Conflict
-from tests.contract.ageing import time_passing
+from tests.contract.aging import time_passing
 from tests.contract.outside import Payment, calls
 from tests.contract.scene import KINDS, NO_WAIT, TOPOLOGY, Scene, eventually, ping
 from tests.contract.test_effects import bill, book, ledger_state, nothing_open, paying
@@ -148,7 +148,7 @@ class Refusing(Payment):
         return await super().call(attempt) if attempt.request["amount"] else Rejected("what amount?")
 
 
-async def test_a_refused_call_is_made_anew_when_its_event_is_patched_and_redriven(scene: Scene, book: Path) -> None:
+async def test_a_refused_call_is_made_again_when_its_event_is_patched_and_redriven(scene: Scene, book: Path) -> None:
     event, payment = bill(), Refusing(book)
     await scene.bus.publish(event)
     async with paying(scene, payment):

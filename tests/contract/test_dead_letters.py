@@ -10,7 +10,7 @@ from kingdom.errors import NotFound
 from tests.contract.scene import HOUR, NO_WAIT, Scene, ids, ping, step
 
 
-async def test_a_dead_letter_tells_all_that_a_person_needs(scene: Scene) -> None:
+async def test_a_dead_letter_shows_all_that_a_person_needs(scene: Scene) -> None:
     event = step("k", 7)
     await scene.bus.publish(event)
     await scene.settle(Retry(NO_WAIT), await scene.claim_one("line"))

@@ -127,7 +127,7 @@ async def test_an_undeclared_stream_is_refused(scene: Scene) -> None:
         await scene.bus.publish(Envelope(type="Ping", stream="nowhere"))
 
 
-async def test_a_type_without_subscribers_goes_nowhere(scene: Scene) -> None:
+async def test_a_type_without_subscribers_is_stored_in_no_stream(scene: Scene) -> None:
     assert await scene.bus.publish(Envelope(type="Unheard")) == ()
     assert scene.picture.rows == []
 
@@ -189,12 +189,12 @@ async def test_a_waiting_worker_is_woken_by_a_publisher_elsewhere(scene: Scene) 
         await waiting
 
 
-async def test_a_worker_waits_no_longer_than_it_said(scene: Scene) -> None:
+async def test_a_worker_waits_no_longer_than_its_limit(scene: Scene) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         await scene.bus.wait({"free"}, timedelta(milliseconds=10))
 
 
-async def test_a_reaction_that_reads_nothing_and_publishes_a_chosen_id_runs_once_and_so_do_its_neighbours(
+async def test_a_reaction_that_reads_nothing_and_publishes_a_chosen_id_runs_once_and_so_do_its_neighbors(
     scene: Scene,
 ) -> None:
     dispatcher, runs = Dispatcher(), list[int]()
@@ -261,9 +261,7 @@ async def closing(backend: BackendUnderTest, turns: int) -> AsyncIterator[tuple[
 
 
 @pytest.mark.parametrize("turns", range(4, 9))
-async def test_a_bus_may_be_closed_by_many_and_again_and_says_so_to_whoever_comes_later(
-    backend: BackendUnderTest, turns: int
-) -> None:
+async def test_a_bus_can_be_closed_several_times_and_refuses_later_calls(backend: BackendUnderTest, turns: int) -> None:
     async with closing(backend, turns) as (bus, first):
         await asyncio.gather(first, bus.close(), bus.close())
         with pytest.raises(Unavailable):

@@ -73,7 +73,7 @@ def shape(value: Any) -> Any:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(document=documents)
-def test_whatever_is_accepted_comes_back_equal_and_of_the_same_types(
+def test_every_accepted_value_is_returned_equal_and_of_the_same_types(
     store: tuple[asyncio.Runner, Scene], document: dict[str, Any]
 ) -> None:
     runner, scene = store
@@ -101,7 +101,7 @@ def test_whatever_is_accepted_comes_back_equal_and_of_the_same_types(
     ],
     ids=lambda value: ascii(value)[:20],
 )
-async def test_what_some_store_could_not_return_is_refused_with_its_place(scene: Scene, value: Any, why: str) -> None:
+async def test_a_value_that_a_store_cannot_return_is_refused_with_its_place(scene: Scene, value: Any, why: str) -> None:
     document = {"fine": 1, "items": [{"price": 1.5}, {"price": value}]}
     ways: dict[str, Callable[[Transaction], Awaitable[object]]] = {
         "payload": lambda t: t.publish(Envelope(type="Ping", payload=document)),

@@ -11,7 +11,7 @@ from kingdom.bus import EFFECTS, Dispatcher, Envelope, Idempotency, Record, find
 from kingdom.bus.effects.effect import Absent, Attempt, CallResult, Present, ReconcileResult, Throttled, Unclear
 from kingdom.bus.effects.ledger import Ledger
 from kingdom.clock import utc_now
-from tests.contract.ageing import time_passing
+from tests.contract.aging import time_passing
 from tests.contract.outside import Payment, be_cancelled, calls
 from tests.contract.processes import child
 from tests.contract.scene import ATTEMPTS, HOUR, Scene, eventually
@@ -81,7 +81,7 @@ async def test_a_call_that_is_proven_absent_is_made_once(scene: Scene, book: Pat
     assert await scene.status(event) == "DONE"
 
 
-async def test_when_an_absent_call_may_be_made_again_is_told_by_the_clock_of_the_store(
+async def test_the_clock_of_the_store_decides_when_an_absent_call_may_be_made_again(
     scene: Scene, book: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = Payment(book, Idempotency.TIME)
@@ -98,7 +98,7 @@ async def test_when_an_absent_call_may_be_made_again_is_told_by_the_clock_of_the
     assert calls(book) == []
 
 
-async def test_a_call_that_can_arrive_during_the_look_for_it_is_looked_for_again(scene: Scene, book: Path) -> None:
+async def test_a_call_that_can_arrive_during_its_lookup_is_looked_up_again(scene: Scene, book: Path) -> None:
     looks = 0
 
     class Slow(Payment):
@@ -144,7 +144,7 @@ async def test_a_call_to_a_target_that_excludes_no_late_sender_goes_to_a_person(
 async def test_a_zombie_that_wakes_up_to_send_sends_what_its_successor_sent(scene: Scene, book: Path) -> None:
     await scene.bus.publish(bill())
     async with child(scene, "pay_late", str(book)) as zombie:
-        assert (await zombie.told())["paying"]
+        assert (await zombie.read_facts())["paying"]
         await zombie.stop_unlocked()
         await scene.until_nothing_is_held()
         async with paying(scene, Payment(book)):
@@ -213,9 +213,7 @@ async def test_a_throttled_call_waits_and_goes_out_under_a_new_identifier(scene:
     assert [attempt.number for attempt in (await ledger_of(scene)).document.attempts] == [1, 2]
 
 
-async def test_a_call_that_failed_without_an_answer_is_looked_for_before_anything_else(
-    scene: Scene, book: Path
-) -> None:
+async def test_a_call_that_failed_without_an_answer_is_looked_up_first(scene: Scene, book: Path) -> None:
     def lose_the_answer() -> None:
         raise ConnectionError("the answer is lost")
 
@@ -226,7 +224,7 @@ async def test_a_call_that_failed_without_an_answer_is_looked_for_before_anythin
     assert await ledger_state(scene) == "ACKED"
 
 
-async def test_a_call_that_something_of_its_own_cancelled_is_unknown_and_counts(scene: Scene, book: Path) -> None:
+async def test_a_call_cancelled_from_inside_is_unknown_and_counts(scene: Scene, book: Path) -> None:
     asked = 0
 
     class Cancelled(Payment):
@@ -247,7 +245,7 @@ async def test_a_call_that_something_of_its_own_cancelled_is_unknown_and_counts(
     assert await ledger_state(scene) == "UNKNOWN"
 
 
-async def test_a_look_that_something_of_its_own_cancelled_proves_nothing_and_counts(scene: Scene, book: Path) -> None:
+async def test_a_lookup_cancelled_from_inside_proves_nothing_and_counts(scene: Scene, book: Path) -> None:
     looks = 0
 
     class Cancelled(Payment):
@@ -271,7 +269,7 @@ async def test_a_look_that_something_of_its_own_cancelled_proves_nothing_and_cou
     assert (situation.status, situation.error_code) == ("DEAD", "effect_unclear")
 
 
-async def test_words_that_no_store_keeps_cost_no_answer_and_no_alarm(scene: Scene, book: Path) -> None:
+async def test_text_that_no_store_can_keep_costs_no_answer_and_raises_no_alarm(scene: Scene, book: Path) -> None:
     class Babbling(Payment):
         async def call(self, attempt: Attempt) -> CallResult:
             await super().call(attempt)

@@ -99,7 +99,7 @@ async def test_a_connection_that_commits_each_statement_is_refused(scene: Scene)
     assert len(await scene.claim("line")) == 1
 
 
-async def test_a_delivery_settled_by_a_caller_who_rolls_back_comes_back(scene: Scene) -> None:
+async def test_a_delivery_settled_in_a_transaction_that_rolls_back_is_delivered_again(scene: Scene) -> None:
     await scene.bus.publish(step())
     delivery = await scene.claim_one("line")
     async with scene.backend.caller(scene.bus) as caller:

@@ -13,7 +13,7 @@ EVERY_OUTCOME: list[AnyOutcome] = [Done(), Retry(NO_WAIT), Defer.by(HOUR, "later
 BOTH_STREAMS = [("free", ping), ("line", step)]
 
 
-async def test_an_event_of_an_expired_lease_comes_back_with_its_attempt_counted(scene: Scene) -> None:
+async def test_an_event_of_an_expired_lease_returns_with_its_attempt_counted(scene: Scene) -> None:
     await scene.bus.publish(ping())
     first = await scene.claim_one("free")
     assert await scene.lose(first) == 1
@@ -162,7 +162,7 @@ async def test_a_delivery_is_settled_once(scene: Scene, stream: str, make: Make,
             await scene.settle(second, delivery)
 
 
-async def test_of_a_half_settled_lease_only_the_rest_comes_back(scene: Scene) -> None:
+async def test_of_a_half_settled_lease_only_the_rest_returns(scene: Scene) -> None:
     await scene.bus.publish(*map(ping, range(4)))
     done, retried, rest, other = await scene.claim("free")
     await scene.settle(Done(), done)

@@ -51,7 +51,7 @@ async def test_entries_are_read_as_they_were_written(scene: Scene) -> None:
     assert read[0].entry == written
 
 
-async def test_a_reader_goes_on_from_its_cursor(scene: Scene) -> None:
+async def test_a_reader_continues_from_its_cursor(scene: Scene) -> None:
     await append(scene.bus, "one", "two")
     read = await scene.read_log()
     rest = await scene.operations.read_log(read[0].cursor, 10)
@@ -60,7 +60,7 @@ async def test_a_reader_goes_on_from_its_cursor(scene: Scene) -> None:
     assert LogCursor.parse(str(read[0].cursor)) == read[0].cursor
 
 
-async def test_a_reader_can_ask_for_what_is_about_one_thing(scene: Scene) -> None:
+async def test_a_reader_can_request_the_entries_about_one_subject(scene: Scene) -> None:
     async with scene.bus.transaction() as transaction:
         for name, order in (("one", "a"), ("two", "b"), ("three", "a"), ("four", "")):
             await transaction.append(LogEntry(type=name, actor="test", data={"mentions": "a"}, aggregate_id=order))
@@ -88,7 +88,7 @@ async def test_a_rolled_back_entry_is_never_read(scene: Scene) -> None:
     assert await scene.log_types() == ["kept"]
 
 
-async def test_the_end_of_the_log_is_behind_its_newest_entry(scene: Scene) -> None:
+async def test_the_end_of_the_log_is_after_its_newest_entry(scene: Scene) -> None:
     assert await scene.operations.log_end() == LogCursor()
     await append(scene.bus, "one")
     read = await scene.read_log()
@@ -133,7 +133,7 @@ async def test_a_reader_misses_nothing_of_a_writer_that_is_open_for_long(scene: 
     assert reader.seen.index("slow 1") < reader.seen.index("slow 2")
 
 
-async def test_readers_beside_many_writers_see_every_entry_once_and_in_the_same_order(scene: Scene) -> None:
+async def test_readers_see_every_entry_of_many_writers_once_and_in_the_same_order(scene: Scene) -> None:
     names = [[f"{writer}.{number}" for number in range(15)] for writer in range(6)]
     readers = [Reader(scene.operations, page) for page in (1, 4, 100)]
     writing = True
@@ -168,7 +168,7 @@ async def test_readers_beside_many_writers_see_every_entry_once_and_in_the_same_
     assert [logged.entry.type for logged in whole] == readers[0].seen
 
 
-async def test_an_effect_never_comes_before_its_cause(scene: Scene) -> None:
+async def test_an_effect_never_precedes_its_cause(scene: Scene) -> None:
     async with scene.backend.caller(scene.bus) as late, scene.backend.caller(scene.bus) as unrelated:
         # A transaction gets its number with its first write, here before the cause exists.
         async with late.join() as transaction:

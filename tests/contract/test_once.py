@@ -55,7 +55,7 @@ async def test_asking_for_a_taken_key_does_not_keep_it_longer(scene: Scene) -> N
     await eventually(lambda: take(scene.bus, key), "the key expires in its own time")
 
 
-async def test_of_many_who_ask_at_once_one_gets_the_key(scene: Scene) -> None:
+async def test_of_many_concurrent_requests_one_gets_the_key(scene: Scene) -> None:
     gate = asyncio.Barrier(8)
 
     async def ask() -> bool:
@@ -66,7 +66,7 @@ async def test_of_many_who_ask_at_once_one_gets_the_key(scene: Scene) -> None:
     assert sorted(await asyncio.gather(*(ask() for _ in range(8)))) == [False] * 7 + [True]
 
 
-async def test_one_who_asks_while_another_holds_the_key_waits_for_the_outcome(scene: Scene) -> None:
+async def test_a_request_for_a_held_key_waits_for_the_outcome(scene: Scene) -> None:
     async with (
         scene.backend.caller(scene.bus) as holder,
         scene.backend.caller(scene.bus) as asker,

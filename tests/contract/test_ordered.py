@@ -21,7 +21,7 @@ async def publish_steps(scene: Scene, count: int, key: str = "k") -> list[Envelo
     return events
 
 
-async def test_a_rest_of_a_run_that_is_released_with_the_settlement_of_its_head_can_be_claimed_by_another_process(
+async def test_the_rest_of_a_run_that_is_released_with_its_head_can_be_claimed_by_another_process(
     scene: Scene,
 ) -> None:
     head, follower = step(), step(number=1)
@@ -69,7 +69,7 @@ async def test_a_run_holds_the_next_events_of_its_key_in_order(scene: Scene) -> 
     assert {delivery.run for delivery in run} == {tuple(delivery.position for delivery in run)}
 
 
-async def test_nobody_gets_an_event_of_a_key_that_is_in_flight(scene: Scene) -> None:
+async def test_an_event_of_a_key_in_flight_is_not_claimed(scene: Scene) -> None:
     await publish_steps(scene, 3)
     await scene.claim("line", 1)
     async with scene.second() as second:
@@ -92,7 +92,7 @@ async def test_the_same_key_in_another_stream_is_another_key(scene: Scene) -> No
     assert len(await scene.claim("skipping")) == 1
 
 
-async def test_events_without_a_key_stand_in_no_line(scene: Scene) -> None:
+async def test_events_without_a_key_wait_for_no_other(scene: Scene) -> None:
     await scene.bus.publish(*(Envelope(type="Step", payload={"n": n}) for n in range(3)))
     first, second, third = [await scene.claim_one("line") for _ in range(3)]
     await scene.settle(Done(), third)
@@ -112,7 +112,7 @@ async def test_settling_a_head_makes_the_next_one_the_head(scene: Scene) -> None
 
 
 @pytest.mark.parametrize("outcome", [Retry(HOUR), Defer.by(HOUR, "later"), Dead("broken"), Release()])
-async def test_an_outcome_other_than_done_gives_the_rest_of_the_run_back_with_it(
+async def test_an_outcome_other_than_done_gives_back_the_rest_of_the_run(
     scene: Scene, outcome: Retry | Defer | Dead | Release
 ) -> None:
     await publish_steps(scene, 4)
@@ -151,7 +151,7 @@ async def test_a_follow_up_of_the_last_event_of_a_key_is_delivered(scene: Scene)
     assert ids(await scene.drain("line")) == [follow_up.event_id]
 
 
-async def test_a_half_settled_run_that_is_lost_comes_back_in_order(scene: Scene) -> None:
+async def test_a_half_settled_run_that_is_lost_returns_in_order(scene: Scene) -> None:
     events = await publish_steps(scene, 4)
     run = await scene.claim("line")
     await scene.settle(Done(), run[0])
@@ -213,7 +213,7 @@ async def test_a_delayed_follower_is_delivered_when_it_is_due(scene: Scene) -> N
     assert ids(delivered) == ids([first, late, last])
 
 
-async def test_a_dead_head_blocks_its_key_where_the_stream_says_block(scene: Scene) -> None:
+async def test_a_dead_head_blocks_its_key_if_the_stream_blocks(scene: Scene) -> None:
     events = await publish_steps(scene, 3)
     dead = await scene.kill_next("line")
     await publish_steps(scene, 1)
@@ -229,7 +229,7 @@ async def test_a_key_blocked_by_its_only_event_holds_later_ones_back(scene: Scen
     assert await scene.claim("line") == []
 
 
-async def test_a_dead_head_lets_its_key_go_on_where_the_stream_says_skip(scene: Scene) -> None:
+async def test_a_dead_head_does_not_block_its_key_if_the_stream_skips(scene: Scene) -> None:
     events = [skip(number=number) for number in range(4)]
     await scene.bus.publish(*events)
     run = await scene.claim("skipping")
@@ -239,7 +239,7 @@ async def test_a_dead_head_lets_its_key_go_on_where_the_stream_says_skip(scene: 
     assert ids(await scene.drain("skipping")) == ids(events[2:])
 
 
-async def test_a_key_whose_last_event_died_is_free_where_the_stream_says_skip(scene: Scene) -> None:
+async def test_a_key_whose_last_event_died_is_free_if_the_stream_skips(scene: Scene) -> None:
     await scene.bus.publish(skip())
     await scene.kill_next("skipping")
     assert scene.picture.keys == {}

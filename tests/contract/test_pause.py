@@ -8,7 +8,7 @@ async def pause(scene: Scene, stream: str) -> None:
     await scene.operations.pause(stream, reason="maintenance", actor="ann")
 
 
-async def test_nobody_claims_from_a_paused_stream(scene: Scene) -> None:
+async def test_a_paused_stream_gives_no_events(scene: Scene) -> None:
     await scene.bus.publish(ping(), step())
     await pause(scene, "free")
     await pause(scene, "line")
@@ -24,7 +24,7 @@ async def test_other_streams_are_not_paused(scene: Scene) -> None:
     assert len(await scene.claim("line")) == 1
 
 
-async def test_what_is_in_flight_at_a_pause_can_be_settled_and_renewed(scene: Scene) -> None:
+async def test_events_in_flight_at_a_pause_can_be_settled_and_renewed(scene: Scene) -> None:
     await scene.bus.publish(step(), step(number=1))
     first, second = await scene.claim("line")
     await pause(scene, "line")
@@ -43,7 +43,7 @@ async def test_events_published_during_a_pause_are_delivered_after_it(scene: Sce
     assert ids(await scene.claim("free")) == [event.event_id]
 
 
-async def test_a_lease_lost_during_a_pause_comes_back_after_it(scene: Scene) -> None:
+async def test_a_lease_lost_during_a_pause_returns_after_it(scene: Scene) -> None:
     await scene.bus.publish(ping())
     delivery = await scene.claim_one("free")
     await pause(scene, "free")
@@ -93,7 +93,7 @@ async def test_pause_and_resume_are_written_to_the_log(scene: Scene) -> None:
     assert entries[0].data == {"stream": "free", "reason": "maintenance"}
 
 
-async def test_a_running_worker_stops_claiming_and_goes_on_by_itself(scene: Scene) -> None:
+async def test_a_running_worker_stops_claiming_and_continues_by_itself(scene: Scene) -> None:
     dispatcher, handled = Dispatcher(), list[int]()
 
     @dispatcher.reaction("Ping")

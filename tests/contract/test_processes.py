@@ -39,7 +39,7 @@ async def recovering(scene: Scene) -> AsyncIterator[None]:
 async def test_a_zombie_that_wakes_up_past_its_lease_changes_nothing(scene: Scene) -> None:
     await scene.bus.publish(ping())
     async with child(scene, "settle_late") as zombie:
-        token = (await zombie.told())["token"]
+        token = (await zombie.read_facts())["token"]
         await zombie.stop()
         await eventually(scene.reap, "the lease of the stopped process ends by itself")
         owner = await scene.claim_one("free")
@@ -47,32 +47,32 @@ async def test_a_zombie_that_wakes_up_past_its_lease_changes_nothing(scene: Scen
         with nothing_changes(scene):
             zombie.wake()
             zombie.go_on()
-            assert (await zombie.told())["alive"] == []
-            assert (await zombie.told())["settled"] == "lost"
+            assert (await zombie.read_facts())["alive"] == []
+            assert (await zombie.read_facts())["settled"] == "lost"
     async with scene.bus.transaction() as transaction:
         assert await transaction.get("job", "of-the-zombie") is None
     await scene.settle(Done(), owner)
     assert await scene.status(owner) == "DONE"
 
 
-async def test_a_process_that_goes_on_within_its_lease_settles_as_ever(scene: Scene) -> None:
+async def test_a_process_that_continues_within_its_lease_settles_normally(scene: Scene) -> None:
     await scene.bus.publish(ping())
     async with child(scene, "settle_late") as living:
-        token = (await living.told())["token"]
+        token = (await living.read_facts())["token"]
         scene.bus.renew({token: HOUR})
         await living.stop()
         assert await scene.reap() == 0
         living.wake()
         living.go_on()
-        assert (await living.told())["alive"] == [token]
-        assert (await living.told())["settled"] == "kept"
+        assert (await living.read_facts())["alive"] == [token]
+        assert (await living.read_facts())["settled"] == "kept"
     assert [row.status for row in scene.picture.rows] == []
 
 
 async def test_a_worker_stopped_inside_a_reaction_is_replaced_and_its_reaction_counts_once(scene: Scene) -> None:
     await scene.bus.publish(ping(1))
     async with child(scene, "work") as zombie:
-        assert (await zombie.told())["handling"] == 1
+        assert (await zombie.read_facts())["handling"] == 1
         await zombie.stop_unlocked()
         await scene.until_nothing_is_held()
         async with recovering(scene):
@@ -92,7 +92,7 @@ async def test_a_worker_stopped_inside_a_reaction_is_replaced_and_its_reaction_c
 async def test_the_events_of_a_killed_worker_are_recovered_and_handled_once(scene: Scene) -> None:
     await scene.bus.publish(*map(ping, range(5)))
     async with child(scene, "work") as victim:
-        assert (await victim.told())["handling"] == 0
+        assert (await victim.read_facts())["handling"] == 0
         await victim.kill()
         assert len(scene.picture.rows) == 5
         await scene.until_nothing_is_held()
@@ -125,7 +125,7 @@ async def test_an_event_that_kills_every_worker_ends_dead_and_the_others_are_don
 async def test_a_process_stopped_with_key_rows_locked_is_thrown_out_within_about_a_lease(scene: Scene) -> None:
     mine: Envelope = step("k", 1)
     async with child(scene, "publish_slowly") as holder:
-        assert (await holder.told())["locked"] == "k"
+        assert (await holder.read_facts())["locked"] == "k"
         await holder.stop()
         publishing = asyncio.create_task(scene.bus.publish(mine))
         async with asyncio.timeout(PATIENCE_SECONDS):

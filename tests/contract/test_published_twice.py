@@ -40,7 +40,7 @@ async def test_an_id_that_was_handled_is_a_duplicate(scene: Scene, stream: str, 
 
 
 @pytest.mark.parametrize(("stream", "make"), BOTH_STREAMS)
-async def test_an_id_of_our_own_is_not_looked_for_among_ended_events(scene: Scene, stream: str, make: Make) -> None:
+async def test_a_generated_id_is_not_searched_among_ended_events(scene: Scene, stream: str, make: Make) -> None:
     event = make()
     await scene.bus.publish(event)
     await scene.drain(stream)
@@ -91,7 +91,7 @@ async def test_an_event_that_is_open_dead_or_discarded_is_a_duplicate_too(scene:
     assert await scene.claim("skipping") == []
 
 
-async def test_a_large_batch_is_looked_through_as_well(scene: Scene) -> None:
+async def test_a_large_batch_is_searched_too(scene: Scene) -> None:
     events = [given(ping(number)) for number in range(COPIED)]
     await scene.bus.publish(*events[:3])
     await scene.drain("free")
@@ -100,7 +100,7 @@ async def test_a_large_batch_is_looked_through_as_well(scene: Scene) -> None:
     assert len(scene.picture.rows) == COPIED - 3
 
 
-async def test_what_is_published_with_records_and_settlements_is_looked_for_too(scene: Scene) -> None:
+async def test_events_published_with_records_and_settlements_are_searched_too(scene: Scene) -> None:
     known = given(step())
     await scene.bus.publish(known)
     await scene.drain("line")
@@ -152,9 +152,7 @@ async def test_publishing_again_while_the_first_is_settled_delivers_it_once(
 
 
 @pytest.mark.parametrize(("stream", "make"), BOTH_STREAMS)
-async def test_who_publishes_again_during_the_settlement_waits_for_its_end(
-    scene: Scene, stream: str, make: Make
-) -> None:
+async def test_a_second_publish_during_the_settlement_waits_for_its_end(scene: Scene, stream: str, make: Make) -> None:
     for outcome in ("commit", "rollback"):
         event = given(make())
         await scene.bus.publish(event)

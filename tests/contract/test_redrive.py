@@ -71,7 +71,7 @@ async def test_redriven_with_a_run_half_settled_an_event_waits_for_its_rest(scen
 
 
 @pytest.mark.parametrize("together", [True, False])
-async def test_redriven_in_the_middle_of_a_run_an_event_is_neither_lost_nor_run_beside_it(
+async def test_redriven_in_the_middle_of_a_run_an_event_is_neither_lost_nor_run_concurrently(
     scene: Scene,
     together: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
@@ -101,14 +101,14 @@ async def test_redriven_in_the_middle_of_a_run_that_is_retried_an_event_has_its_
     assert scene.picture.rows == []
 
 
-async def test_redriven_behind_the_head_an_event_has_its_old_place(scene: Scene) -> None:
+async def test_redriven_after_the_head_an_event_has_its_old_place(scene: Scene) -> None:
     events = await line_of(scene, 4)
     await scene.cancel(events[2])
     await scene.operations.redrive([scene.picture.of(events[2].event_id).position], actor="tester")
     assert numbers(await scene.drain("skipping", size=1)) == [0, 1, 2, 3]
 
 
-async def test_redriven_and_cancelled_again_behind_a_run_an_event_stops_nobody(scene: Scene) -> None:
+async def test_redriven_and_cancelled_again_after_a_run_an_event_blocks_nothing(scene: Scene) -> None:
     events = await line_of(scene, 5)
     dead = await scene.kill_next("skipping")
     run = await scene.claim("skipping", 3)
@@ -129,7 +129,7 @@ async def test_redriven_with_its_head_retrying_an_event_goes_first(scene: Scene)
     scene.check()
 
 
-async def test_redriven_while_its_run_is_lost_an_event_is_neither_lost_nor_run_beside_it(scene: Scene) -> None:
+async def test_redriven_while_its_run_is_lost_an_event_is_neither_lost_nor_run_concurrently(scene: Scene) -> None:
     await line_of(scene, 3)
     dead = await scene.kill_next("skipping")
     run = await scene.claim("skipping")
@@ -139,7 +139,7 @@ async def test_redriven_while_its_run_is_lost_an_event_is_neither_lost_nor_run_b
     assert sorted(numbers(await scene.drain("skipping"))) == [0, 1, 2]
 
 
-async def test_redriven_while_the_rest_of_its_key_dies_an_event_goes_on(scene: Scene) -> None:
+async def test_redriven_while_the_rest_of_its_key_dies_an_event_continues(scene: Scene) -> None:
     await line_of(scene, 3)
     dead = await scene.kill_next("skipping")
     run = await scene.claim("skipping")
@@ -152,7 +152,9 @@ async def test_redriven_while_the_rest_of_its_key_dies_an_event_goes_on(scene: S
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-async def test_several_redriven_behind_one_in_flight_come_in_their_order(scene: Scene, order: tuple[int, int]) -> None:
+async def test_several_events_redriven_after_one_in_flight_keep_their_order(
+    scene: Scene, order: tuple[int, int]
+) -> None:
     await line_of(scene, 4)
     dead = [await scene.kill_next("skipping"), await scene.kill_next("skipping")]
     flying = await scene.claim_one("skipping")
@@ -162,7 +164,7 @@ async def test_several_redriven_behind_one_in_flight_come_in_their_order(scene: 
     assert numbers(await scene.drain("skipping", size=1)) == [0, 1, 3]
 
 
-async def test_a_redrive_far_behind_does_not_make_the_next_ones_jump(scene: Scene) -> None:
+async def test_a_redrive_of_old_events_does_not_make_newer_ones_jump(scene: Scene) -> None:
     events = await line_of(scene, 5)
     dead = await scene.kill_next("skipping")
     await scene.cancel(events[3])
@@ -207,7 +209,7 @@ async def test_a_discarded_blocker_without_followers_leaves_no_trace_of_its_key(
     assert len(await scene.claim("line")) == 1
 
 
-async def test_a_discard_of_an_event_that_blocks_nobody_moves_nobody(scene: Scene) -> None:
+async def test_discarding_an_event_that_blocks_nothing_moves_nothing(scene: Scene) -> None:
     await line_of(scene, 3)
     dead = await scene.kill_next("skipping")
     flying = await scene.claim_one("skipping")
@@ -235,7 +237,7 @@ async def test_a_cancelled_head_blocks_or_frees_its_key_as_any_dead_one(
 
 
 @pytest.mark.parametrize(("stream", "make"), [("line", step), ("skipping", skip)])
-async def test_a_cancelled_follower_leaves_its_place_and_blocks_nobody(
+async def test_a_cancelled_follower_leaves_its_place_and_blocks_no_other(
     scene: Scene,
     stream: str,
     make: Make,
@@ -264,7 +266,7 @@ async def test_many_redriven_at_once_all_come_in_their_order(scene: Scene) -> No
     assert numbers(await scene.drain("skipping", size=3)) == [*range(10), *range(11, 20)]
 
 
-async def test_redriven_behind_a_run_whose_rest_was_given_back_an_event_comes_before_that_rest(scene: Scene) -> None:
+async def test_redriven_after_a_run_whose_rest_was_given_back_an_event_comes_before_that_rest(scene: Scene) -> None:
     await line_of(scene, 4)
     dead = await scene.kill_next("skipping")
     run = await scene.claim("skipping")

@@ -101,7 +101,7 @@ async def test_an_event_lost_with_others_is_claimed_alone_afterwards(
         await scene.settle(Done(), alone)
 
 
-async def test_a_suspect_waits_behind_no_healthy_event_and_mixes_with_none(scene: Scene) -> None:
+async def test_a_suspect_does_not_wait_for_healthy_events_and_runs_alone(scene: Scene) -> None:
     await scene.bus.publish(ping(1))
     suspect = await scene.claim_one("free")
     await scene.bus.publish(ping(2), ping(3))
@@ -125,7 +125,7 @@ async def test_a_suspect_that_its_handler_survives_is_none_any_more(scene: Scene
 
 @pytest.mark.parametrize(("stream", "make"), BOTH_STREAMS)
 @pytest.mark.parametrize("neighbours", [0, 2])
-async def test_an_event_that_kills_its_worker_ends_dead_and_its_neighbours_do_not(
+async def test_an_event_that_kills_its_worker_ends_dead_and_its_neighbors_do_not(
     scene: Scene,
     stream: str,
     make: Make,
@@ -220,7 +220,7 @@ async def _work_until_settled(scene: Scene, stream: str, ran: list[object]) -> N
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["in a group", "alone"])
-async def test_a_cancellation_that_nobody_asked_for_fails_an_attempt_and_its_neighbours_are_done(
+async def test_an_unrequested_cancellation_fails_the_attempt_and_not_its_neighbors(
     scene: Scene, *, alone: bool
 ) -> None:
     dispatcher, runs = Dispatcher(), 0

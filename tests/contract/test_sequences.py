@@ -25,13 +25,13 @@ async def test_numbers_follow_each_other(scene: Scene) -> None:
     assert [await take(scene.bus) for _ in range(3)] == [f"task-20261115-00{number}" for number in (1, 2, 3)]
 
 
-async def test_a_new_day_begins_anew_and_prefixes_are_apart(scene: Scene) -> None:
+async def test_a_new_day_starts_over_and_prefixes_count_separately(scene: Scene) -> None:
     await take(scene.bus)
     assert await take(scene.bus, day=date(2026, 11, 16)) == "task-20261116-001"
     assert await take(scene.bus, prefix="msg") == "msg-20261115-001"
 
 
-async def test_a_day_that_comes_again_goes_on_where_it_was(scene: Scene) -> None:
+async def test_a_repeated_day_continues_where_it_stopped(scene: Scene) -> None:
     tomorrow = TODAY + timedelta(days=1)
     taken = [await take(scene.bus, day=day) for day in (TODAY, tomorrow, TODAY, tomorrow, TODAY)]
     assert taken == [
@@ -66,7 +66,7 @@ async def test_beyond_three_digits_there_are_more(scene: Scene) -> None:
     assert numbers[-1] == "task-20261115-1000"
 
 
-async def test_many_who_ask_at_once_get_every_number_once(scene: Scene) -> None:
+async def test_concurrent_requests_get_every_number_once(scene: Scene) -> None:
     async with scene.second() as second:
         taken = await asyncio.gather(*(take(bus) for _ in range(8) for bus in (scene.bus, second)))
     assert sorted(taken) == [f"task-20261115-{number:03d}" for number in range(1, 17)]

@@ -53,9 +53,7 @@ async def test_a_record_that_is_gone_is_not_stored_at_a_later_version(scene: Sce
 
 
 @pytest.mark.parametrize("make", [ping, step])
-async def test_records_and_entries_beside_an_event_that_is_already_there_are_kept_once(
-    scene: Scene, make: Make
-) -> None:
+async def test_records_and_entries_with_a_duplicate_event_are_kept_once(scene: Scene, make: Make) -> None:
     known, fresh = make(), make()
     await scene.bus.publish(known)
     async with scene.bus.transaction() as transaction:
@@ -71,7 +69,7 @@ async def test_records_and_entries_beside_an_event_that_is_already_there_are_kep
     assert sorted(ids(await scene.drain(stream))) == sorted(ids([known, fresh]))
 
 
-async def test_nothing_that_is_written_beside_a_conflict_is_kept(scene: Scene) -> None:
+async def test_nothing_written_in_a_conflicting_transaction_is_kept(scene: Scene) -> None:
     await put(scene, job(1))
     before = scene.picture
     with suppress(Conflict):

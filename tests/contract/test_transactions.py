@@ -95,7 +95,7 @@ async def test_a_record_read_at_an_older_version_is_a_conflict(scene: Scene) -> 
     assert stored.version == 2
 
 
-async def test_of_two_who_create_a_record_one_gets_a_conflict(scene: Scene) -> None:
+async def test_of_two_concurrent_creations_of_a_record_one_gets_a_conflict(scene: Scene) -> None:
     async def be_late() -> None:
         async with scene.second() as second, second.transaction() as late:
             await late.put(job(1, doc={"by": "late"}))
@@ -153,7 +153,7 @@ async def test_a_page_is_full_although_a_record_on_it_has_just_been_changed(scen
     assert [record.id for record in page] == ["2", "3"]
 
 
-async def test_what_others_have_not_committed_is_not_seen(scene: Scene) -> None:
+async def test_uncommitted_changes_of_others_are_not_visible(scene: Scene) -> None:
     async with scene.second() as second, scene.bus.transaction() as mine:
         await mine.put(job(1))
         async with second.transaction() as other:
@@ -286,7 +286,7 @@ async def test_a_key_published_to_again_after_only_duplicates_is_delivered(scene
     assert ids(await scene.claim("skipping")) == [next_one.event_id]
 
 
-async def test_what_waits_for_the_commit_is_called_after_it_in_order(scene: Scene) -> None:
+async def test_callbacks_are_called_after_the_commit_in_order(scene: Scene) -> None:
     called: list[str] = []
     async with scene.bus.transaction() as transaction:
         await transaction.put(job(1))
@@ -296,7 +296,7 @@ async def test_what_waits_for_the_commit_is_called_after_it_in_order(scene: Scen
     assert called == ["first", "second"]
 
 
-async def test_what_waits_for_a_commit_that_does_not_come_is_never_called(scene: Scene) -> None:
+async def test_callbacks_of_a_commit_that_fails_are_never_called(scene: Scene) -> None:
     await put(scene, job(1))
     called: list[str] = []
     with suppress(Conflict):
@@ -310,7 +310,7 @@ async def test_what_waits_for_a_commit_that_does_not_come_is_never_called(scene:
     assert called == []
 
 
-async def test_what_is_taken_back_is_not_called_either(scene: Scene) -> None:
+async def test_a_callback_added_after_a_savepoint_is_dropped_with_it(scene: Scene) -> None:
     called: list[str] = []
     async with scene.bus.transaction() as transaction:
         transaction.after_commit(lambda: called.append("kept"))

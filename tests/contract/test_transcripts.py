@@ -119,7 +119,7 @@ async def test_the_tail_begins_at_the_first_whole_entry(reading: Reading) -> Non
         assert await source.tail(size) == tail_offset(reading.path, size), size
 
 
-async def test_a_torn_line_is_left_until_it_is_complete(reading: Reading) -> None:
+async def test_an_incomplete_line_is_left_until_it_is_complete(reading: Reading) -> None:
     await reading.write("one")
     with reading.path.open("ab") as file:
         file.write(b'{"type": "said", "te')

@@ -104,7 +104,7 @@ async def test_its_key_waits_for_an_event_that_is_running(scene: Scene) -> None:
     assert await scene.why(event) == f"Its key 'k' is busy: event {head.event_id} (PROCESSING) comes first."
 
 
-async def test_its_key_waits_for_a_redriven_event_behind_the_one_that_runs(scene: Scene) -> None:
+async def test_its_key_waits_for_a_redriven_event_after_the_running_one(scene: Scene) -> None:
     events = [skip(number=number) for number in range(3)]
     await scene.bus.publish(*events)
     dead = await scene.kill_next("skipping")

@@ -129,8 +129,8 @@ class _Player:
                 raise self._wrong(typed, f"the terminal ended with status {status}", shell.printed)
             if time.monotonic() - begun > self.seconds:
                 raise self._wrong(typed, "the terminal has not come to what the page waits for", shell.printed)
-            said = shell.status(_LOOK_SECONDS)
-            status = said if said is not None else status
+            ended = shell.status(_LOOK_SECONDS)
+            status = ended if ended is not None else status
         self.hear(typed, Done(status, shell.printed, time.monotonic() - begun))
 
     def _wait_for_terminals(self, block: Block) -> None:

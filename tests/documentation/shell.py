@@ -87,10 +87,10 @@ class Shell:
         """Wait for the exit status of the command; return None after the timeout."""
         if not select.select([self._reading], [], [], seconds)[0]:
             return None
-        said = os.read(self._reading, 16)
-        if not said:
+        status = os.read(self._reading, 16)
+        if not status:
             raise ShellEnded
-        return int(said)
+        return int(status)
 
     def run(self, command: str, seconds: float) -> Done:
         """Run a command to its end."""

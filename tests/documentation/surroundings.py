@@ -163,8 +163,8 @@ async def _start_standins(directory: Path) -> dict[str, RunningServer]:
         async def post(name: str, what: str, body: dict[str, object]) -> dict[str, object]:
             async with session.post(f"{running[name].url}{CONTROL}/{what}", json=body) as answer:
                 answer.raise_for_status()
-                told: dict[str, object] = await answer.json()
-                return told
+                reported: dict[str, object] = await answer.json()
+                return reported
 
         await post("github", "limits", {"poll_interval": 1})
         anna = await post("slack", "users", {"name": "anna"})

@@ -28,9 +28,9 @@ def mentioned(page: Path) -> set[str]:
     return {" ".join(found.split()) for found in _MENTIONED.findall(prose)}
 
 
-def wrong_in(said: str) -> Iterator[str]:
+def wrong_in(mention: str) -> Iterator[str]:
     """Yield each noun, verb or option of a mention that does not exist."""
-    words = said.partition("|")[0].split()
+    words = mention.partition("|")[0].split()
     if not _WORD.fullmatch(words[0]):
         return
     if words[0] not in WORDS:
@@ -53,15 +53,20 @@ def wrong_in(said: str) -> Iterator[str]:
             yield f"no option {option[0]}"
 
 
-def test_what_a_page_mentions_exists() -> None:
+def test_everything_that_a_page_mentions_exists() -> None:
     names = {page.relative_to(ROOT).as_posix(): page for page in PAGES}
     read = {name: page for name, page in names.items() if name not in _APART}
-    found = [(name, said, wrong) for name, page in read.items() for said in mentioned(page) for wrong in wrong_in(said)]
+    found = [
+        (name, mention, wrong)
+        for name, page in read.items()
+        for mention in mentioned(page)
+        for wrong in wrong_in(mention)
+    ]
     assert found == []
 
 
 @pytest.mark.parametrize(
-    ("said", "wrong"),
+    ("mention", "wrong"),
     [
         ("status --json", []),
         ("bus dead list --stream NAME", []),
@@ -72,5 +77,5 @@ def test_what_a_page_mentions_exists() -> None:
         ("status --wacht", ["no option --wacht"]),
     ],
 )
-def test_a_command_that_does_not_exist_is_noticed(said: str, wrong: list[str]) -> None:
-    assert list(wrong_in(said)) == wrong
+def test_a_command_that_does_not_exist_is_noticed(mention: str, wrong: list[str]) -> None:
+    assert list(wrong_in(mention)) == wrong

@@ -74,7 +74,7 @@ def test_every_fenced_block_is_seen_with_its_language() -> None:
         "<!-- shell: fails -->\n",
     ],
 )
-def test_what_is_not_clear_is_refused(page: str) -> None:
+def test_an_ambiguous_page_is_refused(page: str) -> None:
     with pytest.raises(UnclearPage):
         console_blocks(page)
 
@@ -110,6 +110,6 @@ def test_output_may_be_something_else(printed: str, shown: list[str]) -> None:
     assert not is_shown(printed, shown)
 
 
-def test_a_terminal_goes_on_behind_what_is_shown() -> None:
+def test_a_terminal_continues_after_the_shown_output() -> None:
     assert is_shown("one\ntwo\nthree\n", ["…", "two"], goes_on=True)
     assert not is_shown("one\nother", ["…", "two"], goes_on=True)

@@ -97,7 +97,7 @@ def test_a_session_keeps_its_directory_its_variables_and_its_jobs() -> None:
     )
 
 
-def test_a_terminal_goes_on_beside_the_page() -> None:
+def test_a_terminal_runs_in_parallel_with_the_page() -> None:
     played(
         '```console\n$ mkdir new && cd new\n```\n<!-- shell: terminal until "ready" -->\n```console\n'
         "$ while ! test -e go; do echo ready; sleep 0.1; done; touch gone; sleep 60\n```\n"
@@ -117,7 +117,7 @@ def test_nothing_of_a_page_outlives_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "told"),
+    ("page", "reported"),
     [
         ("\n```console\n$ true\n$ kingdom dmeo\n```\n", ["page.md:4: it ended with status 2", "kingdom dmeo", "demo"]),
         ("```console\n$ echo one\ntwo\n```\n", ["page.md:2: it prints something else", "    two", "    one"]),
@@ -128,10 +128,10 @@ def test_nothing_of_a_page_outlives_it(tmp_path: Path) -> None:
     ],
     ids=["error", "output", "success", "quote", "exit", "terminal"],
 )
-def test_a_wrong_page_is_told_with_its_line(page: str, told: list[str]) -> None:
+def test_a_wrong_page_is_reported_with_its_line(page: str, reported: list[str]) -> None:
     with pytest.raises(WrongPage) as wrong:
         played(page)
-    for words in told:
+    for words in reported:
         assert words in str(wrong.value)
 
 

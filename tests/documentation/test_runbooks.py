@@ -74,7 +74,7 @@ def texts_named(module: object, name: str) -> set[str]:
                 found.update(written(value, constants))
             case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
                 found.update(written(value, constants))
-    return {said for said in found if re.search(r"\w", said)}
+    return {text for text in found if re.search(r"\w", text)}
 
 
 def codes_of_death() -> set[str]:
@@ -95,10 +95,10 @@ def test_every_anomaly_has_a_section() -> None:
     assert missing == set()
 
 
-def test_everything_that_the_status_tells_has_a_section() -> None:
+def test_everything_that_the_status_shows_has_a_section() -> None:
     troubles = texts_named(kingdom.court.status, "what")
     assert "nothing runs" in troubles
-    missing = {said for said in troubles if not any(said in heading for heading in headings())}
+    missing = {text for text in troubles if not any(text in heading for heading in headings())}
     assert missing == set()
 
 
@@ -109,20 +109,20 @@ def test_everything_that_the_chamberlain_logs_is_explained() -> None:
     assert {name for name in types if f"`{name}`" not in rows} == set()
 
 
-def test_every_way_to_become_a_dead_letter_is_explained() -> None:
+def test_every_cause_of_a_dead_letter_is_explained() -> None:
     codes, rows = codes_of_death(), rows_of("Dead letters")
     assert "quarantined" in codes
     assert {code for code in codes if f"`{code}`" not in rows} == set()
 
 
-def test_what_a_closed_gate_says_is_explained() -> None:
+def test_the_reason_of_a_closed_limiter_is_explained() -> None:
     rows = rows_of("Things that wait")
     reasons = [
         node for node in ast.walk(tree_of(kingdom.bus.effects.target_limiter)) if isinstance(node, ast.JoinedStr)
     ]
-    said = {next(written(reason, {})) for reason in reasons}
-    assert said
-    assert {words for words in said if words not in rows} == set()
+    text = {next(written(reason, {})) for reason in reasons}
+    assert text
+    assert {words for words in text if words not in rows} == set()
 
 
 def test_every_check_of_the_doctor_has_a_first_thing_to_do() -> None:

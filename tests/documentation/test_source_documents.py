@@ -46,7 +46,7 @@ def test_every_named_module_and_page_exists() -> None:
     assert list(missing_places(PAGE.read_text())) == []
 
 
-def test_every_section_has_a_place_and_says_what_differs() -> None:
+def test_every_section_has_a_place_and_shows_the_differences() -> None:
     rows = sections(PAGE.read_text())
     assert len(rows) > 60
     for section, place, difference in rows:

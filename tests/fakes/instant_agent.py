@@ -69,12 +69,12 @@ class InstantAgent(Agent):
             raise AgentGone(await self.wait_for_end())
         if self._prompt_id is not None:
             raise AgentFailed(f"prompt {prompt.id} is refused: the agent is busy with {self._prompt_id}")
-        heard: asyncio.Queue[TurnUpdate | TurnFailed] = asyncio.Queue()
+        received: asyncio.Queue[TurnUpdate | TurnFailed] = asyncio.Queue()
         self._prompt_id = prompt.id
-        turn = self._turn = asyncio.create_task(self._play(prompt, heard))
+        turn = self._turn = asyncio.create_task(self._play(prompt, received))
         try:
             while self._prompt_id == prompt.id:
-                message = await heard.get()
+                message = await received.get()
                 if isinstance(message, TurnFailed):
                     raise message
                 if isinstance(message, TurnAnswer | TurnQuestion):
@@ -104,19 +104,19 @@ class InstantAgent(Agent):
         await self._gone.wait()
         return self._why
 
-    async def _play(self, prompt: Prompt, heard: asyncio.Queue[TurnUpdate | TurnFailed]) -> None:
+    async def _play(self, prompt: Prompt, received: asyncio.Queue[TurnUpdate | TurnFailed]) -> None:
         turn = ScriptedTurn(self._session, self._body, prompt)
         try:
             async for update in turn.execute():
-                heard.put_nowait(update)
+                received.put_nowait(update)
         except AgentFailed as failure:
-            heard.put_nowait(failure)
+            received.put_nowait(failure)
         except _Crashed as crash:
             self._end(describe_exit(crash.code))
-            heard.put_nowait(AgentGone(self._why, turn.cost_usd))
+            received.put_nowait(AgentGone(self._why, turn.cost_usd))
         except asyncio.CancelledError:
             gone = AgentGone(self._why, turn.cost_usd)
-            heard.put_nowait(gone if self._why else AgentFailed("the turn was interrupted", turn.cost_usd))
+            received.put_nowait(gone if self._why else AgentFailed("the turn was interrupted", turn.cost_usd))
 
     def _end(self, why: str) -> None:
         self._stopping = True

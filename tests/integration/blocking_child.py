@@ -32,7 +32,7 @@ from kingdom.log_output import configure_logs
 from tests.integration.processes import say
 from tests.integration.running import RENEWED_EARLY, open_bus, stream
 
-# Lets a blocked child go on.
+# Lets a blocked child continue.
 GO_ON = signal.SIGUSR1
 
 
@@ -42,7 +42,7 @@ def jobs(*, lease: float, deadline: float = 300.0) -> Stream:
 
 
 def block(kind: str) -> None:
-    """Keep the whole process from going on until it is told to, as asleep or busy as it can be."""
+    """Block the whole process until it is released, asleep or busy."""
     match kind:
         case "sleep":
             signal.sigwait({GO_ON})

@@ -1,4 +1,4 @@
-"""A realm with a queue of events that people may drop files into, and a worker that handles what was taken in."""
+"""A realm with a queue of events that people may drop files into, and a worker that handles the adopted events."""
 
 import asyncio
 import json
@@ -49,8 +49,8 @@ TOPOLOGY = Topology([Stream(name="arrivals", subscribes=frozenset({"Arrived"}))]
 
 
 @dataclass(slots=True)
-class Desk:
-    """The queue as people see it, and the bus behind it."""
+class DropQueue:
+    """The queue directory as people see it, and its bus."""
 
     root: Path
     bus: FilesBus
@@ -99,14 +99,14 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(root: Path) -> AsyncIterator[Desk]:
-    """Open the realm without anybody at work."""
+async def open_queue(root: Path) -> AsyncIterator[DropQueue]:
+    """Open the realm without a worker."""
     async with FilesBus(root, TOPOLOGY, [EVENTS]) as bus:
-        yield Desk(root, bus)
+        yield DropQueue(root, bus)
 
 
 @asynccontextmanager
-async def staffed_desk(root: Path) -> AsyncIterator[Desk]:
+async def worked_queue(root: Path) -> AsyncIterator[DropQueue]:
     """Open the realm with a worker that dispatches every event that arrives."""
     dispatcher = Dispatcher()
 
@@ -116,7 +116,7 @@ async def staffed_desk(root: Path) -> AsyncIterator[Desk]:
         assert record is not None
         await transaction.put(replace(record, state="dispatched"))
 
-    async with desk(root) as opened:
+    async with open_queue(root) as opened:
         worker = Worker(opened.bus, dispatcher, ["arrivals"], poll=timedelta(milliseconds=200))
         running = asyncio.create_task(worker.run())
         try:

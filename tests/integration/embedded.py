@@ -32,7 +32,7 @@ def keepers_and_servers(directory: Path) -> tuple[list[psutil.Process], list[psu
     """Return the processes of a directory, also one that starts a keeper and waits for it."""
     keepers, servers = [], []
     for process in psutil.process_iter():
-        # It may end meanwhile.
+        # It may end in the meantime.
         with suppress(psutil.Error):
             words = process.cmdline()
             if process.status() != psutil.STATUS_ZOMBIE:

@@ -45,7 +45,7 @@ from tests.integration.running import open_bus, stream
 from tests.patience import PATIENCE_SECONDS
 
 PATIENT = httpx.Timeout(PATIENCE_SECONDS)
-# Lets a hanging child go on.
+# Lets a hanging child continue.
 GO_ON = signal.SIGUSR1
 
 
@@ -66,7 +66,7 @@ def call(name: str, **payload: Any) -> Envelope:
 
 
 class HttpEffect(Effect[dict[str, Any]]):
-    """Posts the payload; what was done is published as Made, in the transaction that records it."""
+    """Posts the payload. A successful call is published as Made, in the transaction that records it."""
 
     def __init__(self, url: str, target: Target, hang: str | None = None) -> None:
         self.target = target

@@ -25,7 +25,7 @@ class Seen:
 
 
 class HttpTarget:
-    """What came in, what was done, and how the next requests shall be answered; the last manner stays."""
+    """The received requests, the performed actions, and how to answer the next requests. The last answer repeats."""
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []
@@ -50,7 +50,7 @@ class HttpTarget:
             return manner
 
     def find(self, name: str, identifier: str, fence: int) -> bool:
-        """Tell whether something was done; whoever asks under a fence shuts out everybody below it."""
+        """Return whether an action was performed. A lookup under a fence excludes all senders below it."""
         with self._lock:
             self._passes(name, fence)
             return identifier in self.done
@@ -94,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
         content = json.dumps(body).encode()
-        # The one who asked may have been killed meanwhile.
+        # The client may have been killed in the meantime.
         with suppress(OSError):
             self.send_response(status)
             for name, value in {**(headers or {}), "Content-Length": str(len(content))}.items():

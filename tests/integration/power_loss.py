@@ -115,7 +115,7 @@ class RecordingDisk(InterceptedDisk):
         self.effects: list[Effect] = []
 
     def begin(self) -> None:
-        """Count from here, and take what was done so far for lasting."""
+        """Start counting here. Everything so far counts as durable."""
         self.first = self._live.copy()
         self.operations.clear()
         self.effects.clear()
@@ -137,7 +137,7 @@ class RecordingDisk(InterceptedDisk):
         return answer
 
     def state(self, kept: Callable[[Effect], bool]) -> State:
-        """Return what is there when only some of the effects are."""
+        """Return the content of the disk when only some of the effects were durable."""
         state = self.first.copy()
         for effect in self.effects:
             if kept(effect):
@@ -145,7 +145,7 @@ class RecordingDisk(InterceptedDisk):
         return state
 
     def losses(self, count: int) -> Iterator[Callable[[Effect], bool]]:
-        """Yield what may be kept when the power goes after so many operations.
+        """Yield the possible contents after a loss of power after this many operations.
 
         Nothing but what must last; everything; every effect alone; everything but one effect.
         """

@@ -27,14 +27,14 @@ class Child:
         self.lines: list[str] = []
         self._reader = asyncio.create_task(self._read())
 
-    async def says(self, line: str) -> None:
-        """Wait until the process has said a line."""
+    async def wait_for_line(self, line: str) -> None:
+        """Wait until the process has printed a line."""
 
-        async def said() -> bool:
+        async def is_printed() -> bool:
             assert line in self.lines or self.process.returncode is None, f"the process ended: {self.lines}"
             return line in self.lines
 
-        await eventually(said)
+        await eventually(is_printed)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -43,7 +43,7 @@ class Child:
         return await asyncio.wait_for(self.process.wait(), PATIENCE_SECONDS)
 
     async def end(self) -> None:
-        """Kill the process, also a stopped one, and read what it has said to the end."""
+        """Kill the process, even a stopped one, and read its output to the end."""
         self.process.kill()
         await self.process.wait()
         await self._reader
@@ -60,7 +60,7 @@ async def child(module: str, *arguments: str, **options: Any) -> AsyncIterator[C
     """Run `python -m tests.<module>` with arguments and, last, its options as JSON."""
     running = Child(await warm.start(f"tests.{module}", *arguments, json.dumps(options), stdout=True))
     try:
-        await running.says("ready")
+        await running.wait_for_line("ready")
         yield running
     finally:
         await running.end()

@@ -85,7 +85,7 @@ async def statuses(bus: PostgresBus) -> Counter[str]:
 
 
 async def until_all(bus: PostgresBus, status: str, count: int) -> None:
-    """Wait until exactly so many events are known and all of them have this status."""
+    """Wait until exactly this many events are known and all of them have this status."""
 
     async def reached() -> bool:
         return await statuses(bus) == Counter({status: count})

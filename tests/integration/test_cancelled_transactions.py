@@ -49,7 +49,7 @@ async def test_a_transaction_that_is_cancelled_twice_gives_its_connection_back(d
 
 
 @pytest.mark.parametrize("turns", range(TURNS))
-async def test_who_is_cancelled_just_when_a_connection_comes_does_not_go_on_with_it(dsn: str, turns: int) -> None:
+async def test_a_task_cancelled_as_its_connection_arrives_does_not_use_it(dsn: str, turns: int) -> None:
     async with open_bus(dsn, JOBS, connections=1) as bus:
         waiting = await _next_in_line(bus)
         if await _came_before_the_cancellation(waiting, turns):
@@ -58,7 +58,7 @@ async def test_who_is_cancelled_just_when_a_connection_comes_does_not_go_on_with
 
 
 @pytest.mark.parametrize("turns", range(TURNS))
-async def test_who_is_cancelled_just_when_the_pool_is_closed_ends_as_cancelled(dsn: str, turns: int) -> None:
+async def test_a_task_cancelled_as_the_pool_closes_ends_as_cancelled(dsn: str, turns: int) -> None:
     async with open_bus(dsn, JOBS, connections=1) as bus, bus.pool.connection():
         waiting = await _in_line(bus)
         closing = asyncio.create_task(bus.pool.close())
@@ -68,7 +68,7 @@ async def test_who_is_cancelled_just_when_the_pool_is_closed_ends_as_cancelled(d
 
 
 @pytest.mark.parametrize("turns", range(4))
-async def test_who_is_cancelled_just_when_the_bus_is_open_does_not_go_on(dsn: str, turns: int) -> None:
+async def test_a_task_cancelled_as_the_bus_opens_does_not_continue(dsn: str, turns: int) -> None:
     bus = PostgresBus(dsn, Topology([JOBS]))
     opening = asyncio.create_task(bus.__aenter__())
     while (is_full := bus.pool._pool_full_event) is None:
@@ -80,7 +80,7 @@ async def test_who_is_cancelled_just_when_the_bus_is_open_does_not_go_on(dsn: st
     await bus.close()
 
 
-async def test_a_close_that_is_cancelled_lets_go_of_everything(backend: BackendUnderTest) -> None:
+async def test_a_cancelled_close_releases_everything(backend: BackendUnderTest) -> None:
     is_refused = False
     # A store of files complains of a second close.
     with suppress(Unavailable):

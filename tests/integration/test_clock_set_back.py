@@ -45,7 +45,7 @@ def event(kind: str) -> Envelope:
 
 
 @BOTH
-async def test_what_was_due_is_due(dsn: str, declared: Stream, kind: str) -> None:
+async def test_due_events_are_due_after_the_clock_was_set_back(dsn: str, declared: Stream, kind: str) -> None:
     async with open_bus(dsn, declared) as bus:
         await bus.publish(event(kind), event(kind))
         await set_clock_back(bus)
@@ -64,7 +64,7 @@ async def test_the_events_of_every_stream_are_due(dsn: str) -> None:
 
 
 @BOTH
-async def test_a_wait_begins_anew_and_a_moment_that_was_asked_for_stays(dsn: str, declared: Stream, kind: str) -> None:
+async def test_a_wait_starts_over_and_a_requested_time_stays(dsn: str, declared: Stream, kind: str) -> None:
     async with open_bus(dsn, declared) as bus:
         for outcome in (Retry(2 * HOUR), Defer.by(2 * HOUR, "later"), Defer(TOMORROW, "tomorrow")):
             await bus.publish(Envelope(type=kind, partition_key=type(outcome).__name__ + str(outcome)))
@@ -83,7 +83,7 @@ async def test_a_wait_begins_anew_and_a_moment_that_was_asked_for_stays(dsn: str
         assert [row["at"] for row in moments] == [TOMORROW, TOMORROW]
 
 
-async def test_what_comes_next_in_a_line_is_due(dsn: str) -> None:
+async def test_the_next_event_of_a_key_is_due(dsn: str) -> None:
     async with open_bus(dsn, LINE) as bus:
         await bus.publish(event("Step"), event("Step"))
         first, second = await claim(bus, LINE)
@@ -103,7 +103,7 @@ async def test_a_lease_of_a_dead_worker_ends_after_its_own_length(dsn: str) -> N
         assert lease["brief"]
 
 
-async def test_only_the_next_of_a_stream_are_looked_at(dsn: str) -> None:
+async def test_only_the_next_events_of_a_stream_are_checked(dsn: str) -> None:
     async with open_bus(dsn, JOBS) as bus:
         await bus.publish(*(event("Job") for _ in range(1100)), at=TOMORROW)
         await rows(bus, "UPDATE kingdom.outbox_event SET not_before = NULL, updated_at = now() + interval '1 h'")

@@ -146,7 +146,7 @@ async def test_one_throttled_call_holds_back_the_others_of_its_target(dsn: str, 
     assert len(target.seen) == 1
 
 
-async def test_a_closed_gate_leaves_the_ledger_as_it_is(dsn: str, target: HttpTarget) -> None:
+async def test_a_closed_limiter_leaves_the_ledger_unchanged(dsn: str, target: HttpTarget) -> None:
     target.manners, target.retry_after = ["throttle"], "3600"
     async with bus_of(dsn) as bus, calling(bus, target, IDENTIFIER, concurrency=1):
         envelope = call("a")
@@ -190,7 +190,7 @@ async def test_an_absent_call_is_sent_again_under_its_identifier_where_the_targe
     assert target.done == [first.identifier]
 
 
-async def test_an_absent_call_is_sent_again_under_a_new_identifier_where_the_target_honours_the_fence(
+async def test_an_absent_call_is_sent_again_under_a_new_identifier_if_the_target_checks_the_fence(
     dsn: str, target: HttpTarget
 ) -> None:
     target.manners, target.dedups = ["fail", "do"], False
@@ -207,7 +207,7 @@ async def test_an_absent_call_is_sent_again_under_a_new_identifier_where_the_tar
 
 
 @pytest.mark.parametrize("answers_questions", [True, False], ids=["absent", "unclear"])
-async def test_what_stays_unclear_is_never_repeated_and_ends_as_an_alarm(
+async def test_an_unclear_call_is_never_repeated_and_ends_as_an_alarm(
     dsn: str, target: HttpTarget, *, answers_questions: bool
 ) -> None:
     target.manners, target.answers_questions = ["fail"], answers_questions
@@ -286,7 +286,7 @@ async def test_calls_to_a_target_keep_its_rate_and_those_to_another_do_not_wait(
         )
     assert [(row["attempt_count"], row["last_error_code"]) for row in found] == [(1, None)] * count
     assert sorted(seen.body["name"].split()[0] for seen in target.seen) == ["other"] * count + ["slow"]
-    # Each that waits has an hour of its own, and no attempt is counted.
+    # Each waiting call is deferred for an hour, and no attempt is counted.
     assert [(round(row["wait"] / HOUR), row["n"]) for row in waits] == [(place, 0) for place in range(1, count)]
 
 
@@ -331,7 +331,7 @@ async def test_an_effect_that_outlasts_its_deadline_is_reconciled_not_repeated(d
 
 
 async def _has(bus: PostgresBus, **counts: int) -> bool:
-    """Tell whether so many calls are in each status, and those that wait have been deferred."""
+    """Return whether each status has this many calls, and the waiting ones are deferred."""
     found = await rows(
         bus,
         "SELECT status, count(*) AS n FROM kingdom.outbox_all WHERE event_type <> 'Made'"

@@ -26,7 +26,7 @@ async def stopped_child(dsn: str, target: HttpTarget, idempotency: Idempotency, 
     """Run a worker that has taken the only event and hangs before or after its call."""
     options = {"url": target.url, "idempotency": idempotency.name, "hang": hang}
     async with child("integration.http_effect", dsn, **options) as worker:
-        await worker.says(hang)
+        await worker.wait_for_line(hang)
         yield worker
 
 

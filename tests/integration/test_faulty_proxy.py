@@ -57,7 +57,7 @@ async def way(answering: int) -> AsyncIterator[Way]:
             client.close()
 
 
-async def test_what_is_not_hindered_is_passed_on(way: Way) -> None:
+async def test_unhindered_calls_are_passed_on(way: Way) -> None:
     _, connect = way
     client = await connect()
     assert [await client.ask() for _ in range(3)] == [ANSWER] * 3
@@ -96,7 +96,7 @@ async def test_a_slow_connection_answers_later(way: Way) -> None:
     assert loop.time() - began >= 2 * DELAY_SECONDS
 
 
-async def test_who_connects_while_the_server_is_away_is_closed() -> None:
+async def test_a_connection_while_the_server_is_away_is_closed() -> None:
     with FaultyProxy(LOOPBACK, free_port()) as proxy:
         reader, writer = await asyncio.open_connection(LOOPBACK, proxy.port)
         async with asyncio.timeout(PATIENCE_SECONDS):

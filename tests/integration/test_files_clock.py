@@ -49,7 +49,9 @@ async def due_in(bus: FilesBus, event: Envelope) -> timedelta:
 
 
 @pytest.mark.parametrize("who", ["the same process", "another one", "a new one"])
-async def test_what_was_published_before_it_was_set_back_is_claimed(realm: Path, clock: SetClock, who: str) -> None:
+async def test_events_published_before_the_clock_was_set_back_are_claimed(
+    realm: Path, clock: SetClock, who: str
+) -> None:
     async with opened(realm) as bus, opened(realm) as another:
         await another.publish(ping(0), step(0))
         assert (await numbers(another, "free"), await numbers(another, "line")) == ([0], [0])
@@ -80,7 +82,7 @@ async def test_a_wait_is_as_long_as_it_was_meant_to_be(realm: Path, clock: SetCl
         assert timedelta(0) < await due_in(bus, event) <= _WAIT
 
 
-async def test_what_was_reaped_or_redriven_is_due(realm: Path, clock: SetClock) -> None:
+async def test_reaped_and_redriven_events_are_due(realm: Path, clock: SetClock) -> None:
     async with opened(realm) as bus:
         operations = FilesOperations(bus)
         await bus.publish(ping(1))
@@ -98,7 +100,7 @@ async def test_what_was_reaped_or_redriven_is_due(realm: Path, clock: SetClock) 
         assert sorted([*await numbers(bus, "free"), *await numbers(bus, "free")]) == [1, 2]
 
 
-async def test_what_a_caller_has_asked_for_stays(realm: Path, clock: SetClock) -> None:
+async def test_a_due_time_requested_by_a_caller_stays(realm: Path, clock: SetClock) -> None:
     later = utc_now() + _LONG
     published, deferred = ping(1), ping(2)
     clock.ahead = 3600
@@ -114,7 +116,7 @@ async def test_what_a_caller_has_asked_for_stays(realm: Path, clock: SetClock) -
             assert abs(await due_in(bus, event) - _LONG) < timedelta(minutes=1)
 
 
-async def test_a_long_wait_by_a_clock_that_nobody_set_stays(realm: Path, clock: SetClock) -> None:
+async def test_a_long_wait_by_an_unset_clock_stays(realm: Path, clock: SetClock) -> None:
     event = ping(1)
     async with opened(realm) as bus:
         await bus.publish(event)
@@ -126,7 +128,7 @@ async def test_a_long_wait_by_a_clock_that_nobody_set_stays(realm: Path, clock: 
         assert abs(await due_in(bus, event) - _LONG) < timedelta(minutes=2)
 
 
-async def test_a_line_goes_on_in_its_order(realm: Path, clock: SetClock) -> None:
+async def test_an_ordered_stream_continues_in_its_order(realm: Path, clock: SetClock) -> None:
     async def finish_one(bus: FilesBus) -> list[int]:
         claimed = await bus.claim("line", 1, "worker")
         async with bus.transaction(claimed) as transaction:

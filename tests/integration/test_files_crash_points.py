@@ -32,20 +32,20 @@ from tests.integration.power_loss import RecordingDisk, State
 
 # Scenes that combine what other scenes do separately.
 COMPOSED = frozenset({"publish many", "settle a group", "many records", "a new day's log", "a life"})
-Tell = Callable[[str], None]
+PrintNumber = Callable[[str], None]
 Break = Callable[[pytest.MonkeyPatch], None]
 
 
 @pytest.fixture
-def tell(capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]) -> Tell:
+def print_number(capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]) -> PrintNumber:
     """Print a number in the test output."""
 
-    def tell(text: str) -> None:
+    def print_number(text: str) -> None:
         record_property("crash points", text)
         with capsys.disabled():
             print(f"\n{text}", file=sys.stderr, flush=True)  # noqa: T201 - it is asked for
 
-    return tell
+    return print_number
 
 
 def wrong(points: Sequence[Complaint]) -> list[str]:
@@ -67,21 +67,23 @@ def place(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.long if name in COMPOSED else ()) for name in SCENES]
 )
-def test_a_crash_anywhere_leaves_the_store_as_it_was_before_or_after(name: str, place: Path, tell: Tell) -> None:
+def test_a_crash_anywhere_leaves_the_store_as_it_was_before_or_after(
+    name: str, place: Path, print_number: PrintNumber
+) -> None:
     run = rehearse(SCENES[name], place)
     killed = list(killed_everywhere(run, place))
     lost = list(without_power_everywhere(run, place))
-    tell(f"crash points of {name!r}: {len(killed)} killed, {len(lost)} after power loss")
+    print_number(f"crash points of {name!r}: {len(killed)} killed, {len(lost)} after power loss")
     assert not wrong(killed)
     assert not wrong(lost)
 
 
 @pytest.mark.parametrize("name", ["publish many", "settle a group", "many records", "a new day's log"])
 def test_a_disk_that_is_full_at_any_operation_loses_nothing_that_was_promised(
-    name: str, place: Path, tell: Tell
+    name: str, place: Path, print_number: PrintNumber
 ) -> None:
     full = list(full_everywhere(rehearse(SCENES[name], place), place))
-    tell(f"points of {name!r} at which the disk was full: {len(full) // 2}")
+    print_number(f"points of {name!r} at which the disk was full: {len(full) // 2}")
     assert not wrong(full)
 
 
@@ -95,26 +97,30 @@ def test_a_disk_that_is_full_at_any_operation_loses_nothing_that_was_promised(
         *(pytest.param(name, marks=pytest.mark.long) for name in ("publish many", "settle a group", "many records")),
     ],
 )
-def test_a_disk_that_fails_for_a_while_is_told_and_work_goes_on_once_it_is_mended(
-    name: str, code: int, place: Path, tell: Tell
+def test_a_disk_that_fails_for_a_while_is_reported_and_work_continues_once_it_is_repaired(
+    name: str, code: int, place: Path, print_number: PrintNumber
 ) -> None:
     failed = list(failing_everywhere(rehearse(SCENES[name], place), place, code))
-    tell(f"looks at {name!r} on a disk that fails with {errno.errorcode[code]} from any operation on: {len(failed)}")
+    print_number(
+        f"looks at {name!r} on a disk that fails with {errno.errorcode[code]} from any operation on: {len(failed)}"
+    )
     assert not wrong(failed)
 
 
 @pytest.mark.parametrize("boot", [None, "after the loss"], ids=["after a kill", "after power loss"])
-def test_a_recovery_that_is_killed_anywhere_is_finished_by_the_next(boot: str | None, place: Path, tell: Tell) -> None:
+def test_a_recovery_that_is_killed_anywhere_is_finished_by_the_next(
+    boot: str | None, place: Path, print_number: PrintNumber
+) -> None:
     run = rehearse(SCENES["many records"], place)
     crashed = run.base.build(place / "crashed")
     kill_at(run, crashed, run.disk.operations.index("sync_file"), "after")
     killed = list(killed_in_recovery_everywhere(place, State.of(crashed), boot, run.pictures[-1]))
-    tell(f"crash points of the recovery of 'many records': {len(killed)} killed")
+    print_number(f"crash points of the recovery of 'many records': {len(killed)} killed")
     assert not wrong(killed)
 
 
 def test_a_recovery_from_power_loss_that_loses_power_is_finished_by_the_next(
-    place: Path, tell: Tell, monkeypatch: pytest.MonkeyPatch
+    place: Path, print_number: PrintNumber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = rehearse(SCENES["reap"], place)
     committed = run.disk.operations.index("sync_file") + 1
@@ -126,7 +132,7 @@ def test_a_recovery_from_power_loss_that_loses_power_is_finished_by_the_next(
     after = [run.pictures[-1]] * 2
     recovery = Run(RECOVERY, {}, run.base, disk, after, [len(disk.operations)])
     lost = list(without_power_everywhere(recovery, place))
-    tell(f"crash points of the recovery from power loss: {len(lost)} after power loss")
+    print_number(f"crash points of the recovery from power loss: {len(lost)} after power loss")
     assert not wrong(lost)
 
 
@@ -143,7 +149,7 @@ def test_an_entry_that_a_dead_process_did_not_sync_is_synced_before_it_is_shown(
     assert not wrong(list(without_power_everywhere(recovery, place)))
 
 
-def test_what_the_recording_disk_remembers_is_what_is_there(place: Path) -> None:
+def test_the_recording_disk_has_the_content_of_the_real_one(place: Path) -> None:
     run = rehearse(SCENES["many records"], place)
     remembered = run.disk.state(lambda _: True).build(place / "remembered")
     assert files_of(remembered) == files_of(place / "stage")

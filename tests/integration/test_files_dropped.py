@@ -17,15 +17,15 @@ from kingdom.backends.files import FilesBus, adoption, transaction_plan
 from kingdom.backends.files.tree.layout import file_name, is_temporary_name
 from kingdom.bus import Envelope, Record
 from kingdom.bus.record import Adoption
-from tests.integration.dropping import EVENTS, TOPOLOGY, Desk, desk, staffed_desk
+from tests.integration.dropping import EVENTS, TOPOLOGY, DropQueue, open_queue, worked_queue
 from tests.patience import PATIENCE_SECONDS
 
 
-async def test_a_dropped_document_is_taken_in_and_handled(realm: Path) -> None:
-    async with staffed_desk(realm) as at:
-        at.drop("evt-github-1", repo="acme/shop")
-        await at.until(at.dispatched, "it is dispatched")
-        record = await at.record("evt-github-1")
+async def test_a_dropped_document_is_adopted_and_handled(realm: Path) -> None:
+    async with worked_queue(realm) as queue:
+        queue.drop("evt-github-1", repo="acme/shop")
+        await queue.until(queue.dispatched, "it is dispatched")
+        record = await queue.record("evt-github-1")
     assert record is not None
     assert (record.state, record.doc["repo"]) == ("dispatched", "acme/shop")
     shown = json.loads((realm / "queue/events/dispatched/evt-github-1.json").read_text())
@@ -33,31 +33,31 @@ async def test_a_dropped_document_is_taken_in_and_handled(realm: Path) -> None:
     assert not list((realm / "queue/events/pending").iterdir())
 
 
-async def test_what_lay_there_before_anybody_came_is_taken_in_too(realm: Path) -> None:
+async def test_a_document_dropped_before_the_start_is_adopted_too(realm: Path) -> None:
     box = realm / "queue/events/pending"
     box.mkdir(parents=True)
     (box / "evt-1.json").write_text('{"id": "evt-1", "type": "a"}')
-    async with staffed_desk(realm) as at:
-        await at.until(at.dispatched, "it is dispatched")
+    async with worked_queue(realm) as queue:
+        await queue.until(queue.dispatched, "it is dispatched")
 
 
-async def test_a_document_that_is_written_slowly_in_place_is_taken_in_when_it_is_whole(
+async def test_a_document_that_is_written_slowly_is_adopted_when_it_is_complete(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adoption, "COMPLETE_AFTER_SECONDS", PATIENCE_SECONDS)
-    async with staffed_desk(realm) as at:
-        path = at.box / "evt-slow.json"
+    async with worked_queue(realm) as queue:
+        path = queue.box / "evt-slow.json"
         path.write_text('{"id": "evt-slow", ')
         # The incomplete document is seen and ignored.
         for _ in range(2):
-            await at.bus.reap()
+            await queue.bus.reap()
             assert path.exists()
         path.write_text('{"id": "evt-slow", "type": "a"}')
-        await at.until(at.dispatched, "it is dispatched")
-        assert not at.rejected.exists()
+        await queue.until(queue.dispatched, "it is dispatched")
+        assert not queue.rejected.exists()
 
 
-async def test_what_cannot_be_taken_in_is_moved_aside_with_a_reason(
+async def test_a_file_that_cannot_be_adopted_is_moved_aside_with_a_reason(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adoption, "COMPLETE_AFTER_SECONDS", 0.2)
@@ -70,23 +70,23 @@ async def test_what_cannot_be_taken_in_is_moved_aside_with_a_reason(
         "climbing.json": ('{"id": "../../etc/passwd", "type": "a"}', "rename it to %2E.%2F..%2Fetc%2Fpasswd.json"),
         "notes.txt": ('{"id": "notes", "type": "a"}', "does not end in .json"),
     }
-    async with staffed_desk(realm) as at:
+    async with worked_queue(realm) as queue:
         for name, (content, _) in dropped.items():
-            unfinished = at.box / f".tmp-{name}"
+            unfinished = queue.box / f".tmp-{name}"
             unfinished.write_text(content)
-            unfinished.rename(at.box / name)
+            unfinished.rename(queue.box / name)
 
         async def box_is_cleared() -> bool:
             # Without a notification the worker scans only every ten seconds.
-            await at.bus.reap()
-            return not list(at.box.iterdir())
+            await queue.bus.reap()
+            return not list(queue.box.iterdir())
 
-        await at.until(box_is_cleared, "all are moved aside")
+        await queue.until(box_is_cleared, "all are moved aside")
         for name, (content, reason) in dropped.items():
-            assert reason in at.reason(name)
-            assert (at.rejected / name).read_text() == content
-        told = [data["file"] for what, data in await at.log() if what == "record.rejected"]
-        assert sorted(told) == sorted(dropped)
+            assert reason in queue.reason(name)
+            assert (queue.rejected / name).read_text() == content
+        logged = [data["file"] for what, data in await queue.log() if what == "record.rejected"]
+        assert sorted(logged) == sorted(dropped)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ async def test_what_cannot_be_taken_in_is_moved_aside_with_a_reason(
         ("unheard.json", '{"id": "unheard"}', "ZeroDivisionError"),
     ],
 )
-async def test_what_a_careless_kind_fails_on_is_moved_aside_and_does_not_stop_the_others(
+async def test_a_file_on_which_a_kind_fails_is_moved_aside_and_does_not_stop_the_others(
     realm: Path, name: str, content: str, reason: str
 ) -> None:
     def announce_some(record: Record) -> Envelope:
@@ -110,125 +110,125 @@ async def test_what_a_careless_kind_fails_on_is_moved_aside_and_does_not_stop_th
 
     careless = replace(EVENTS, adoption=Adoption(state="pending", read=read_anything, announce=announce_some))
     async with FilesBus(realm, TOPOLOGY, [careless]) as bus:
-        at = Desk(realm, bus)
-        (at.box / name).write_text(content)
-        at.drop("zebra")
+        queue = DropQueue(realm, bus)
+        (queue.box / name).write_text(content)
+        queue.drop("zebra")
         await bus.reap()
-        assert reason in at.reason(file_name(name))
+        assert reason in queue.reason(file_name(name))
         (delivery,) = await bus.claim("arrivals", 10, "worker")
         assert delivery.envelope.payload["id"] == "zebra"
 
 
 async def test_a_stray_name_in_a_directory_of_records_stops_nothing(realm: Path) -> None:
-    async with desk(realm) as at:
+    async with open_queue(realm) as queue:
         dispatched = realm / "queue/events/dispatched"
         dispatched.mkdir()
         for name in ("%FF.json", ".json", "not encoded.json", ".#evt-1.json"):
             (dispatched / name).write_text("{}")
         (dispatched / "folder.json").mkdir()
         (dispatched / "link.json").symlink_to("nowhere")
-        at.drop("evt-1")
-        await at.bus.reap()
-        assert await at.record("evt-1")
-        assert await at.dispatched() == []
+        queue.drop("evt-1")
+        await queue.bus.reap()
+        assert await queue.record("evt-1")
+        assert await queue.dispatched() == []
 
 
 async def test_links_pipes_and_directories_are_moved_aside_unopened(realm: Path) -> None:
     secret = realm.parent / "secret.json"
     secret.write_text('{"id": "secret", "type": "a"}')
-    async with staffed_desk(realm) as at:
-        (at.box / "secret.json").symlink_to(secret)
-        os.mkfifo(at.box / "pipe.json")
-        (at.box / "folder.json").mkdir()
+    async with worked_queue(realm) as queue:
+        (queue.box / "secret.json").symlink_to(secret)
+        os.mkfifo(queue.box / "pipe.json")
+        (queue.box / "folder.json").mkdir()
         names = ("secret.json", "pipe.json", "folder.json")
-        await at.until(lambda: all(os.path.lexists(at.rejected / name) for name in names), "all are moved aside")
-        assert all("not a plain file" in at.reason(name) for name in names)
+        await queue.until(lambda: all(os.path.lexists(queue.rejected / name) for name in names), "all are moved aside")
+        assert all("not a plain file" in queue.reason(name) for name in names)
     assert secret.exists()
 
 
 async def test_a_document_of_a_known_id_is_refused(realm: Path) -> None:
-    async with staffed_desk(realm) as at:
-        at.drop("evt-1")
-        await at.until(at.dispatched, "it is dispatched")
-        at.drop("evt-1")
-        await at.until((at.rejected / "evt-1.json").exists, "the second is moved aside")
-        assert "already exists in state dispatched" in at.reason("evt-1.json")
+    async with worked_queue(realm) as queue:
+        queue.drop("evt-1")
+        await queue.until(queue.dispatched, "it is dispatched")
+        queue.drop("evt-1")
+        await queue.until((queue.rejected / "evt-1.json").exists, "the second is moved aside")
+        assert "already exists in state dispatched" in queue.reason("evt-1.json")
 
 
-async def test_what_an_editor_leaves_beside_a_file_is_left_alone(realm: Path) -> None:
-    async with desk(realm) as at:
+async def test_files_of_an_editor_are_left_alone(realm: Path) -> None:
+    async with open_queue(realm) as queue:
         names = [".evt-1.json.swp", "evt-1.json~", ".tmp-evt-2.json", "4913", "#evt-1.json#"]
         for name in names:
-            (at.box / name).write_text("half")
-        at.drop("evt-1")
-        await at.bus.reap()
-        assert await at.record("evt-1")
-        assert sorted(path.name for path in at.box.iterdir()) == sorted([*names, "evt-1.json"])
+            (queue.box / name).write_text("half")
+        queue.drop("evt-1")
+        await queue.bus.reap()
+        assert await queue.record("evt-1")
+        assert sorted(path.name for path in queue.box.iterdir()) == sorted([*names, "evt-1.json"])
 
 
 async def test_a_pending_document_can_be_edited(realm: Path) -> None:
-    async with desk(realm) as at:
-        path = at.drop("evt-1", priority="low")
-        await at.bus.reap()
+    async with open_queue(realm) as queue:
+        path = queue.drop("evt-1", priority="low")
+        await queue.bus.reap()
         assert '"priority": "low"' in path.read_text()
         # Like `sed -i`: write a new file under a temporary name and rename it over the old one.
         sed = await asyncio.create_subprocess_exec("sed", "-i", 's/"low"/"high"/', str(path))
         assert await sed.wait() == 0
-        record = await at.record("evt-1")
+        record = await queue.record("evt-1")
         assert record is not None
         assert (record.doc["priority"], record.version) == ("high", 1)
-        await at.bus.reap()
+        await queue.bus.reap()
         assert path.exists()
 
 
 async def test_an_editor_that_drops_our_note_loses_nothing(realm: Path) -> None:
-    async with desk(realm) as at:
-        path = at.drop("evt-1", priority="low")
-        await at.bus.reap()
+    async with open_queue(realm) as queue:
+        path = queue.drop("evt-1", priority="low")
+        await queue.bus.reap()
         path.write_text('{"id": "evt-1", "type": "a", "priority": "high"}')
-        record = await at.record("evt-1")
+        record = await queue.record("evt-1")
         assert record is not None
         assert (record.doc["priority"], record.version) == ("high", 1)
 
 
-async def test_a_dropped_document_is_no_record_before_it_is_taken_in(realm: Path) -> None:
-    async with desk(realm) as at:
-        at.drop("evt-1")
-        assert await at.record("evt-1") is None
-        await at.bus.reap()
-        assert await at.record("evt-1")
+async def test_a_dropped_document_is_no_record_before_it_is_adopted(realm: Path) -> None:
+    async with open_queue(realm) as queue:
+        queue.drop("evt-1")
+        assert await queue.record("evt-1") is None
+        await queue.bus.reap()
+        assert await queue.record("evt-1")
 
 
 async def test_a_half_written_document_of_a_known_id_does_not_hide_the_record(realm: Path) -> None:
-    async with staffed_desk(realm) as at:
-        at.drop("evt-1")
-        await at.until(at.dispatched, "it is dispatched")
-        (at.box / "evt-1.json").write_text('{"id": ')
-        record = await at.record("evt-1")
+    async with worked_queue(realm) as queue:
+        queue.drop("evt-1")
+        await queue.until(queue.dispatched, "it is dispatched")
+        (queue.box / "evt-1.json").write_text('{"id": ')
+        record = await queue.record("evt-1")
         assert record is not None
         assert record.state == "dispatched"
 
 
 async def test_a_record_that_is_moved_back_into_the_queue_is_pending_again(realm: Path) -> None:
-    async with staffed_desk(realm) as at:
-        at.drop("evt-1")
-        await at.until(at.dispatched, "it is dispatched")
-    async with desk(realm) as at:
-        (realm / "queue/events/dispatched/evt-1.json").rename(at.box / "evt-1.json")
-        await at.bus.reap()
-        record = await at.record("evt-1")
+    async with worked_queue(realm) as queue:
+        queue.drop("evt-1")
+        await queue.until(queue.dispatched, "it is dispatched")
+    async with open_queue(realm) as queue:
+        (realm / "queue/events/dispatched/evt-1.json").rename(queue.box / "evt-1.json")
+        await queue.bus.reap()
+        record = await queue.record("evt-1")
         assert record is not None
         assert (record.state, record.version) == ("pending", 2)
-        assert not at.rejected.exists()
+        assert not queue.rejected.exists()
 
 
 async def test_a_pending_event_of_the_bus_can_be_edited(realm: Path) -> None:
-    async with desk(realm) as at:
-        at.drop("evt-1")
-        await at.bus.reap()
+    async with open_queue(realm) as queue:
+        queue.drop("evt-1")
+        await queue.bus.reap()
         (path,) = (realm / "bus/streams/arrivals/pending").iterdir()
         path.write_text(path.read_text().replace('"id": "evt-1"', '"id": "evt-2"'))
-        (delivery,) = await at.bus.claim("arrivals", 10, "worker")
+        (delivery,) = await queue.bus.claim("arrivals", 10, "worker")
         assert delivery.envelope.payload == {"id": "evt-2"}
 
 
@@ -236,40 +236,40 @@ async def test_an_event_whose_file_is_damaged_waits_and_does_not_stop_the_others
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction_plan, "READ_AGAIN_SECONDS", 0.2)
-    async with desk(realm) as at:
-        at.drop("evt-1")
-        at.drop("evt-2")
-        await at.bus.reap()
+    async with open_queue(realm) as queue:
+        queue.drop("evt-1")
+        queue.drop("evt-2")
+        await queue.bus.reap()
         first, _ = sorted((realm / "bus/streams/arrivals/pending").iterdir())
         whole = first.read_text()
         first.write_text(whole[:40])
-        (delivery,) = await at.bus.claim("arrivals", 10, "worker")
+        (delivery,) = await queue.bus.claim("arrivals", 10, "worker")
         assert delivery.envelope.payload == {"id": "evt-2"}
         first.write_text(whole)
 
         async def claimed() -> bool:
-            return bool(await at.bus.claim("arrivals", 10, "worker"))
+            return bool(await queue.bus.claim("arrivals", 10, "worker"))
 
-        await at.until(claimed, "the mended one is claimed")
+        await queue.until(claimed, "the mended one is claimed")
 
 
-async def test_an_event_whose_file_is_away_for_a_moment_is_not_lost(
+async def test_an_event_whose_file_is_missing_for_a_moment_is_not_lost(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction_plan, "READ_AGAIN_SECONDS", 0.2)
-    async with desk(realm) as at:
-        at.drop("evt-1")
-        await at.bus.reap()
+    async with open_queue(realm) as queue:
+        queue.drop("evt-1")
+        await queue.bus.reap()
         (path,) = (realm / "bus/streams/arrivals/pending").iterdir()
         # Like vim: rename the old file, then write the new one.
         away = path.rename(f"{path}~")
-        assert await at.bus.claim("arrivals", 10, "worker") == []
+        assert await queue.bus.claim("arrivals", 10, "worker") == []
         away.rename(path)
 
         async def claimed() -> bool:
-            return bool(await at.bus.claim("arrivals", 10, "worker"))
+            return bool(await queue.bus.claim("arrivals", 10, "worker"))
 
-        await at.until(claimed, "it is claimed")
+        await queue.until(claimed, "it is claimed")
 
 
 NASTY_NAMES: list[bytes] = [
@@ -298,36 +298,36 @@ def test_thousands_of_malformed_files_stop_nothing_and_are_all_accounted_for(
 
 async def _account(realm: Path, inputs: Sequence[tuple[bytes, bytes]]) -> int:
     """Drop everything while a worker runs, and return how many were adopted, rejected or rightly ignored."""
-    async with staffed_desk(realm) as at:
+    async with worked_queue(realm) as queue:
         good = {f"evt-good-{number}" for number in range(0, len(inputs), 100)}
-        names = await asyncio.to_thread(_drop_all, at, inputs)
+        names = await asyncio.to_thread(_drop_all, queue, inputs)
         left_alone = {name for name in names if is_temporary_name(os.fsdecode(name))}
 
         async def box_is_cleared() -> bool:
             # Without a notification the worker scans only every ten seconds.
-            await at.bus.reap()
-            return {os.fsencode(path.name) for path in at.box.iterdir()} == left_alone
+            await queue.bus.reap()
+            return {os.fsencode(path.name) for path in queue.box.iterdir()} == left_alone
 
-        await at.until(box_is_cleared, "everything that is finished is taken in or moved aside")
+        await queue.until(box_is_cleared, "everything that is finished is taken in or moved aside")
 
         async def good_ones_are_handled() -> bool:
-            return good <= set(await at.dispatched())
+            return good <= set(await queue.dispatched())
 
-        await at.until(good_ones_are_handled, "the good ones among them are handled")
-        reasons = [path for path in at.rejected.iterdir() if path.suffix == ".reason"]
-        rejected = [path for path in at.rejected.iterdir() if path.suffix != ".reason"]
-        log = [what for what, _ in await at.log()]
+        await queue.until(good_ones_are_handled, "the good ones among them are handled")
+        reasons = [path for path in queue.rejected.iterdir() if path.suffix == ".reason"]
+        rejected = [path for path in queue.rejected.iterdir() if path.suffix != ".reason"]
+        log = [what for what, _ in await queue.log()]
         assert len(reasons) == len(rejected) == log.count("record.rejected")
         assert all(path.read_text().strip() for path in reasons)
         return len(rejected) + log.count("record.adopted") + len(left_alone)
 
 
-def _drop_all(at: Desk, inputs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
+def _drop_all(queue: DropQueue, inputs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
     """Drop files under unique names, every hundredth a valid one, and return the names."""
-    box, names = os.fsencode(at.box), []
+    box, names = os.fsencode(queue.box), []
     for number, (name, content) in enumerate(inputs):
         if number % 100 == 0:
-            names.append(os.fsencode(at.drop(f"evt-good-{number}").name))
+            names.append(os.fsencode(queue.drop(f"evt-good-{number}").name))
             continue
         # The number makes names unique. The unusual part stays at the beginning or at the end.
         unique = name[:200] + b"%d" % number if number % 2 else b"%d" % number + name[-200:]

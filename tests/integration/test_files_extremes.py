@@ -89,7 +89,7 @@ async def test_a_stream_that_cannot_be_a_directory_cannot_be_paused(realm: Path,
         assert len(await FilesOperations(bus).stats()) == 1
 
 
-async def test_a_follower_whose_file_is_away_for_a_moment_does_not_overtake(realm: Path) -> None:
+async def test_a_follower_whose_file_is_missing_for_a_moment_does_not_overtake(realm: Path) -> None:
     async with opened(realm) as bus:
         await bus.publish(step(0), step(1), step(2))
         _, follower, _ = sorted((realm / "bus/streams/line/pending").iterdir())
@@ -103,7 +103,7 @@ async def test_a_follower_whose_file_is_away_for_a_moment_does_not_overtake(real
         assert await numbers(bus, "line") == [1, 2]
 
 
-async def test_an_unreadable_event_at_the_start_holds_back_what_may_stand_behind_it(realm: Path) -> None:
+async def test_an_unreadable_event_at_the_start_holds_back_the_events_after_it(realm: Path) -> None:
     async with opened(realm) as bus:
         await bus.publish(step(0), step(1), step(2, "other"))
         await bus.publish(ping(7))
@@ -128,7 +128,7 @@ async def test_a_store_that_was_replaced_under_a_process_is_not_written_to(realm
             assert await numbers(new, "free") == [3]
 
 
-async def test_who_only_publishes_does_not_grow(realm: Path) -> None:
+async def test_a_bus_that_only_publishes_does_not_grow(realm: Path) -> None:
     async with opened(realm) as publisher, opened(realm) as worker:
         for _ in range(8):
             await publisher.publish(*map(ping, range(1000)))
@@ -150,7 +150,7 @@ async def test_dedup_keys_survive_a_plain_copy(realm: Path, tmp_path: Path) -> N
             assert not await transaction.once(scope, "delivery-1", timedelta(days=30))
 
 
-async def test_nobody_waits_for_the_lease_of_a_process_that_was_killed(realm: Path) -> None:
+async def test_the_lease_of_a_killed_process_expires_at_once(realm: Path) -> None:
     code = (
         "import asyncio, sys, tests.integration.test_files_extremes as t\n"
         "async def main():\n"

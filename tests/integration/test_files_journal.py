@@ -92,7 +92,7 @@ async def test_one_flipped_bit_before_a_synced_entry_is_refused_and_nothing_is_c
     again.store.close()
 
 
-async def test_a_last_entry_that_is_torn_is_cut_off(bus: BlockingBus) -> None:
+async def test_an_incomplete_last_entry_is_cut_off(bus: BlockingBus) -> None:
     await bus.publish(event("Ping", number=1))
     size = segment_of(bus).stat().st_size
     await bus.publish(event("Ping", number=2))
@@ -102,7 +102,7 @@ async def test_a_last_entry_that_is_torn_is_cut_off(bus: BlockingBus) -> None:
     again.store.close()
 
 
-async def test_an_unsynced_claim_that_a_loss_of_power_took_is_cut_off_with_the_unsynced_entry_behind_it(
+async def test_an_unsynced_claim_lost_with_power_is_cut_off_with_the_unsynced_entry_after_it(
     bus: BlockingBus,
 ) -> None:
     await bus.publish(event("Ping", number=1))
@@ -140,7 +140,7 @@ class ForgetfulDisk(RecordingDisk):
         super()._last(at, lambda effect: id(effect) not in self._gone and chosen(effect))
 
 
-async def test_what_is_acknowledged_after_a_failed_sync_survives_a_loss_of_power(tmp_path: Path) -> None:
+async def test_data_acknowledged_after_a_failed_sync_survives_a_loss_of_power(tmp_path: Path) -> None:
     stage = tmp_path / "stage"
     stage.mkdir()
     disk = ForgetfulDisk(stage)
@@ -192,7 +192,7 @@ class FailingDisk(Disk):
 
 @pytest.mark.parametrize("failing", [{"sync_file"}, {"sync_file", "truncate"}, {"sync_file", "truncate", "create"}])
 @pytest.mark.parametrize("who_comes_next", ["the same", "another", "a new one"])
-async def test_whoever_comes_after_a_failed_sync_writes_the_segment_anew_and_all_others_follow(
+async def test_after_a_failed_sync_the_next_process_rewrites_the_segment_and_all_others_follow(
     realm: Path, failing: set[str], who_comes_next: str
 ) -> None:
     disk = FailingDisk()
@@ -251,7 +251,7 @@ async def test_a_checkpoint_that_cannot_begin_does_not_fail_the_commit_before_it
     bus.store.close()
 
 
-async def test_books_that_could_not_be_read_again_after_a_failed_commit_are_not_used(
+async def test_an_index_that_could_not_be_reloaded_after_a_failed_commit_is_not_used(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FailingDisk()

@@ -31,7 +31,7 @@ async def write_while(bus: FilesBus, delivery: Delivery, meanwhile: Awaitable[No
         await transaction.append(LogEntry(type="stale", actor="test"))
 
 
-async def test_what_was_written_under_a_delivery_that_was_lost_meanwhile_never_counts(realm: Path) -> None:
+async def test_changes_under_a_lost_delivery_never_count(realm: Path) -> None:
     async with FilesBus(realm, topology(LEASE)) as bus, FilesBus(realm, topology(LEASE)) as other:
         await bus.publish(Envelope(type="Job", stream=ANY))
         (delivery,) = await bus.claim(ANY, 1, "worker")

@@ -77,7 +77,7 @@ def test_a_stopped_holder_is_killed_and_the_lock_taken(
         assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
 
 
-def test_a_holder_that_was_stopped_for_a_moment_lives_however_long_others_have_waited(
+def test_a_holder_that_was_stopped_for_a_moment_keeps_its_lease_however_long_others_waited(
     lock: StoreLock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files_lock, "STOPPED_SECONDS", 0.2)
@@ -98,7 +98,7 @@ def test_a_holder_that_was_stopped_for_a_moment_lives_however_long_others_have_w
         assert process.wait(PATIENCE_SECONDS) == 0
 
 
-def test_who_holds_a_file_of_the_same_number_on_another_filesystem_is_no_holder(tmp_path: Path) -> None:
+def test_a_process_with_a_file_of_the_same_number_on_another_filesystem_is_no_holder(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.touch()
     with holder(path) as process:
@@ -176,7 +176,7 @@ async def test_a_claim_never_keeps_the_event_loop_waiting_for_the_disk(
         assert await drain(bus) == [4]
 
 
-async def test_an_event_that_was_mended_is_claimed_without_keeping_the_event_loop_waiting(
+async def test_an_event_that_was_repaired_is_claimed_without_keeping_the_event_loop_waiting(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(realm) as bus:
@@ -192,7 +192,7 @@ async def test_an_event_that_was_mended_is_claimed_without_keeping_the_event_loo
         assert disk.waits == []
 
 
-async def test_who_looks_through_all_that_has_ended_or_was_logged_keeps_nobody_waiting(
+async def test_a_reader_of_the_whole_archive_or_log_blocks_nothing(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Every entry starts a new file.

@@ -204,7 +204,7 @@ def archive(lines: Path, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("large", [20_000, pytest.param(1_000_000, marks=pytest.mark.long)])
-async def test_the_reads_of_a_look_do_not_grow_with_the_archive(realm: Path, large: int) -> None:
+async def test_the_reads_of_a_check_do_not_grow_with_the_archive(realm: Path, large: int) -> None:
     counts = {}
     for count in (10, large):
         event_ids = archive(realm / f"{count}/bus/streams/free/done/20260101.jsonl", count)
@@ -219,7 +219,7 @@ async def test_the_reads_of_a_look_do_not_grow_with_the_archive(realm: Path, lar
     assert counts[10, "known"] == counts[large, "known"]
 
 
-async def test_an_id_of_our_own_costs_no_look(realm: Path) -> None:
+async def test_a_generated_id_costs_no_lookup(realm: Path) -> None:
     async with opened(realm) as bus:
         await bus.publish(given())
         await handle(bus)

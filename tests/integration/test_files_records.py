@@ -52,7 +52,7 @@ async def test_records_are_read_ahead_in_one_visit_to_the_store(realm: Path, mon
     assert len(visits) == 1
 
 
-async def test_a_record_whose_note_an_editor_has_dropped_is_version_one_of_what_lies_there(realm: Path) -> None:
+async def test_a_record_without_its_metadata_is_version_one_of_its_content(realm: Path) -> None:
     path = realm / "state/jobs/open/x.json"
     async with opened(realm) as bus:
         await put(bus, Record(kind="job", id="x", state="open", indexed={"owner": "ann"}, doc={"a": 1}))

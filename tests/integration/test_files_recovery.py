@@ -62,7 +62,7 @@ async def test_a_record_that_a_person_has_edited_stays_as_it_is(bus: BlockingBus
     store.close()
 
 
-async def test_an_event_that_is_half_there_comes_back_from_the_journal(bus: BlockingBus) -> None:
+async def test_a_half_written_event_is_restored_from_the_journal(bus: BlockingBus) -> None:
     await bus.publish(event("Ping", number=1))
     path = file_of(bus, "free")
     path.write_bytes(path.read_bytes()[:40])
@@ -86,7 +86,7 @@ async def test_a_link_in_the_place_of_an_event_stops_no_other(bus: BlockingBus) 
     bus.store.close()
 
 
-async def test_an_event_that_was_withdrawn_does_not_come_back(bus: BlockingBus) -> None:
+async def test_a_withdrawn_event_does_not_return(bus: BlockingBus) -> None:
     await bus.publish(event("Ping"))
     path, content = file_of(bus, "free"), file_of(bus, "free").read_bytes()
     path.unlink()
@@ -101,7 +101,7 @@ async def test_an_event_that_was_withdrawn_does_not_come_back(bus: BlockingBus) 
     store.close()
 
 
-async def test_records_are_recovered_by_who_does_not_know_their_kind(bus: BlockingBus) -> None:
+async def test_records_of_an_unknown_kind_are_recovered(bus: BlockingBus) -> None:
     async with bus.transaction() as transaction:
         await transaction.put(Record(kind="job", id="a", state="open", doc={"is": 1}))
     (path,) = Path(bus.store.layout.root, "jobs/open").glob("*")
@@ -128,7 +128,7 @@ async def test_a_cancelled_event_keeps_the_time_that_its_lease_was_renewed_to(bu
     other.store.close()
 
 
-async def test_a_log_with_a_spoilt_line_keeps_all_others(bus: BlockingBus) -> None:
+async def test_a_log_with_a_damaged_line_keeps_all_others(bus: BlockingBus) -> None:
     for number in range(3):
         async with bus.transaction() as transaction:
             await transaction.append(LogEntry(type=f"told {number}", actor="test", data={}))
@@ -156,7 +156,7 @@ async def test_a_segment_that_is_damaged_before_its_end_is_not_passed_over(
         recovered(bus)
 
 
-async def test_a_transaction_that_fails_leaves_nothing_in_the_books(bus: BlockingBus) -> None:
+async def test_a_failed_transaction_leaves_nothing_in_the_index(bus: BlockingBus) -> None:
     def publish_and_fail() -> None:
         with bus.store.exclusive() as plan:
             plan.publish([EventCopy(TOPOLOGY.stream("free"), event("Ping"), None)])

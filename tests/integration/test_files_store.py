@@ -63,7 +63,7 @@ async def drain(bus: FilesBus) -> list[int]:
     return numbers
 
 
-async def test_only_its_owner_may_look(realm: Path) -> None:
+async def test_only_its_owner_may_read_a_store(realm: Path) -> None:
     async with opened(realm) as bus:
         await bus.publish(ping(1), ping(2))
         (first, _) = await bus.claim("free", 2, "worker")
@@ -102,7 +102,7 @@ async def test_a_network_filesystem_is_refused(realm: Path, monkeypatch: pytest.
         await bus.publish(ping())
 
 
-async def test_a_store_that_is_not_there_is_not_made_by_looking(realm: Path) -> None:
+async def test_reading_does_not_create_a_missing_store(realm: Path) -> None:
     with pytest.raises(NotFound, match="there is no store at"):
         async with FilesBus(realm, TOPOLOGY, create=False):
             pass
@@ -136,7 +136,7 @@ class FullDisk(Disk):
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
-async def test_what_the_journal_has_no_room_for_was_never_published(realm: Path, operation: str) -> None:
+async def test_an_entry_without_space_in_the_journal_was_never_published(realm: Path, operation: str) -> None:
     disk = FullDisk(operation)
     async with opened(realm, disk) as bus:
         await bus.publish(ping(1))
@@ -148,7 +148,7 @@ async def test_what_the_journal_has_no_room_for_was_never_published(realm: Path,
         assert await drain(bus) == [1, 3]
 
 
-async def test_what_the_journal_has_is_published_though_its_files_must_wait(realm: Path) -> None:
+async def test_an_entry_in_the_journal_is_published_even_if_its_files_are_not_written_yet(realm: Path) -> None:
     disk = FullDisk("create")
     async with opened(realm, disk) as bus:
         disk.full = True
@@ -159,7 +159,7 @@ async def test_what_the_journal_has_is_published_though_its_files_must_wait(real
         assert await drain(bus) == [1]
 
 
-async def test_a_torn_end_of_the_journal_is_cut_off_and_kept_aside(realm: Path) -> None:
+async def test_an_incomplete_end_of_the_journal_is_cut_off_and_kept_separately(realm: Path) -> None:
     async with opened(realm) as bus:
         await bus.publish(ping(1))
     (journal,) = (realm / "bus/journal").iterdir()
@@ -171,7 +171,7 @@ async def test_a_torn_end_of_the_journal_is_cut_off_and_kept_aside(realm: Path) 
     assert b"half of it" in b"".join(path.read_bytes() for path in (realm / "bus/journal").glob("torn-*"))
 
 
-async def test_one_who_slept_through_whole_segments_looks_at_the_files_again(
+async def test_a_bus_that_missed_whole_segments_reads_the_files_again(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "SEGMENT_BYTES", 10_000)
@@ -208,7 +208,7 @@ async def test_a_worker_is_woken_by_another_process(realm: Path) -> None:
         assert await drain(bus) == [7]
 
 
-async def test_the_log_is_split_by_day_and_a_reader_goes_on(realm: Path) -> None:
+async def test_the_log_is_split_by_day_and_a_reader_continues(realm: Path) -> None:
     async with opened(realm) as bus:
         await append(bus, "one", "two")
         first = (await FilesOperations(bus).read_log(LogCursor(), 1))[0]
@@ -242,7 +242,7 @@ async def test_a_large_log_is_kept_in_parts(realm: Path, monkeypatch: pytest.Mon
         assert seen == names
 
 
-async def test_retention_counts_from_the_end_of_a_thing(realm: Path) -> None:
+async def test_retention_counts_from_the_end_of_an_item(realm: Path) -> None:
     old = time.time() - 8 * DAY.total_seconds()
     async with opened(realm) as bus:
         async with bus.transaction() as transaction:
@@ -272,7 +272,7 @@ async def test_retention_counts_from_the_end_of_a_thing(realm: Path) -> None:
     assert (realm / "state/sentinel/seen/evt-1").stat().st_size == 0
 
 
-async def test_an_event_whose_file_stays_away_is_withdrawn_and_the_log_says_so(
+async def test_an_event_whose_file_stays_missing_is_withdrawn_and_logged(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files_bus, "_MISSING_SECONDS", -1.0)
@@ -306,7 +306,7 @@ async def test_an_event_whose_file_stays_damaged_ends_dead_with_the_reason(
         assert await drain(bus) == [1]
 
 
-async def test_spoilt_and_foreign_lines_of_the_log_are_passed_over(realm: Path) -> None:
+async def test_damaged_and_foreign_lines_of_the_log_are_skipped(realm: Path) -> None:
     async with opened(realm) as bus:
         await append(bus, "one", "two", "three")
         (first, *_) = await FilesOperations(bus).read_log(LogCursor(), 1)
@@ -315,16 +315,16 @@ async def test_spoilt_and_foreign_lines_of_the_log_are_passed_over(realm: Path) 
         await append(bus, "four")
         (kept,) = (realm / "logs").glob("events-*.log")
         one, two, three = kept.read_text().splitlines(keepends=True)
-        spoilt = two.replace('"actor":"tester",', "")
-        assert spoilt != two
-        kept.write_text(f"# looked at by Ann\n{one}{spoilt}what is this?\n{three}")
+        damaged = two.replace('"actor":"tester",', "")
+        assert damaged != two
+        kept.write_text(f"# looked at by Ann\n{one}{damaged}what is this?\n{three}")
         assert await types(bus) == ["one", "three", "four"]
         assert await types(bus, first.cursor) == ["three", "four"]
         path.write_text(f"# and by Bob\n{path.read_text()}")
         assert await types(bus) == ["one", "three", "four"]
 
 
-async def test_what_editors_and_file_browsers_leave_in_the_store_stops_nothing(realm: Path) -> None:
+async def test_files_of_editors_and_file_browsers_in_the_store_stop_nothing(realm: Path) -> None:
     async with opened(realm) as bus:
         await bus.publish(ping(1), ping(2))
         await append(bus, "one")
@@ -348,7 +348,7 @@ async def test_what_editors_and_file_browsers_leave_in_the_store_stops_nothing(r
     assert (realm / "bus/streams/free/done/.DS_Store").exists()
 
 
-async def test_a_kind_that_got_another_name_keeps_its_directories_alone(realm: Path) -> None:
+async def test_a_renamed_kind_does_not_touch_its_old_directories(realm: Path) -> None:
     async with opened(realm):
         pass
     async with FilesBus(realm, TOPOLOGY, [replace(JOBS, name="errand")]) as bus:
@@ -356,7 +356,7 @@ async def test_a_kind_that_got_another_name_keeps_its_directories_alone(realm: P
     assert json.loads((realm / "bus/kinds.json").read_text()) == {"errand": dict(JOBS.directories)}
 
 
-async def test_a_damaged_note_of_the_kinds_is_named(realm: Path) -> None:
+async def test_a_damaged_list_of_kinds_is_reported(realm: Path) -> None:
     async with opened(realm):
         pass
     (realm / "bus/kinds.json").write_text("{")

@@ -46,7 +46,7 @@ def first_file(realm: Path, stream: str) -> Path:
     return min((realm / f"bus/streams/{stream}/pending").iterdir())
 
 
-async def told(bus: FilesBus) -> list[str]:
+async def logged_types(bus: FilesBus) -> list[str]:
     return [logged.entry.type for logged in await FilesOperations(bus).read_log(LogCursor(), 100)]
 
 
@@ -56,7 +56,7 @@ async def settle(bus: FilesBus, deliveries: list[Delivery]) -> None:
             await transaction.settle(delivery, Done())
 
 
-async def test_others_go_on_and_it_follows_once_it_can_be_read(realm: Path, refuse: Refuse) -> None:
+async def test_others_continue_and_it_follows_once_it_can_be_read(realm: Path, refuse: Refuse) -> None:
     event = ping(1)
     async with opened(realm) as bus:
         await bus.publish(event)
@@ -65,7 +65,7 @@ async def test_others_go_on_and_it_follows_once_it_can_be_read(realm: Path, refu
         assert await numbers(bus, "free") == [2]
         await bus.publish(ping(3))
         assert await numbers(bus, "free") == [3]
-        assert await told(bus) == ["event.unreadable"]
+        assert await logged_types(bus) == ["event.unreadable"]
         (situation,) = await FilesOperations(bus).situations(event.event_id)
         assert (situation.status, situation.error_code) == ("PENDING", "unreadable")
         assert "cannot read its file" in str(situation.error_message)
@@ -86,7 +86,7 @@ async def test_a_process_that_starts_then_publishes_claims_and_counts(realm: Pat
         await bus.publish(ping(3))
         assert await numbers(bus, "free") == [2, 3]
         assert await numbers(bus, "free") == []
-        assert await told(bus) == ["event.unreadable"]
+        assert await logged_types(bus) == ["event.unreadable"]
         refuse(None)
         assert await numbers(bus, "free") == [1]
 
@@ -151,7 +151,7 @@ async def test_why_and_the_doctor_name_the_file(realm: Path, refuse: Refuse, mon
     assert str(path) in finding.fix
 
 
-async def test_any_other_error_is_told_and_ends_no_event(
+async def test_any_other_error_is_reported_and_ends_no_event(
     realm: Path, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(realm) as bus:

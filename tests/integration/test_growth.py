@@ -25,7 +25,7 @@ CAUGHT_BY = {
 
 
 @pytest.mark.benches
-def test_the_short_form_keeps_every_bound_and_draws_its_plot(tmp_path: Path) -> None:
+def test_the_short_form_keeps_every_limit_and_draws_its_plot(tmp_path: Path) -> None:
     plot = tmp_path / "growth.png"
     done = bench(*SHORT, "--plot", plot, ends_with=0)
     figures = json.loads(done.stdout.splitlines()[-1])
@@ -94,7 +94,7 @@ def test_a_row_that_was_measured_once_proves_nothing() -> None:
     assert len(figures.complaints()) == 1
 
 
-def test_the_dearest_of_several_measurements_counts() -> None:
+def test_the_highest_of_several_measurements_counts() -> None:
     row = Figures().row("claim", "pending")
     row.note(10, [3, 5])
     row.note(10, [4])

@@ -64,9 +64,7 @@ async def test_an_event_that_is_published_while_the_first_of_its_key_runs_comes_
     assert [delivery.envelope.payload["n"] for delivery in following] == [1, 2]
 
 
-async def test_who_waits_for_the_same_event_of_another_is_told_that_it_is_a_duplicate(
-    opened: PostgresBus, misled: str
-) -> None:
+async def test_waiting_for_an_event_of_another_sender_reports_a_duplicate(opened: PostgresBus, misled: str) -> None:
     envelope = Envelope(type="Job")
     async with opened as bus, open_bus(misled, JOBS) as watching:
         async with await psycopg.AsyncConnection.connect(misled) as other:

@@ -118,7 +118,7 @@ async def finish(bus: PostgresBus, declared: Stream) -> int:
 
 @BOTH
 @pytest.mark.parametrize("survive", [1, 3])
-async def test_events_whose_settlement_was_lost_come_back_with_their_lease(
+async def test_events_whose_settlement_was_lost_return_with_their_lease(
     dsn: str, standby: Standby, declared: Stream, survive: int
 ) -> None:
     async with open_bus(dsn, JOBS, LINE) as bus:
@@ -170,7 +170,7 @@ async def test_a_holder_whose_lease_was_lost_is_not_accepted_under_the_next_one(
         assert await statuses(owner) == {"DONE": 1}
 
 
-async def test_tokens_go_on_above_all_that_a_process_has_seen(dsn: str, standby: Standby) -> None:
+async def test_tokens_continue_above_all_that_a_process_has_seen(dsn: str, standby: Standby) -> None:
     async with open_bus(dsn, JOBS) as bus:
         await bus.publish(Envelope(type="Job"))
         standby.fall_behind()
@@ -182,8 +182,8 @@ async def test_tokens_go_on_above_all_that_a_process_has_seen(dsn: str, standby:
         assert again.token > seen
         assert again.attempt == 1
         entries = await PatientOperations(bus).read_log(LogCursor(), 10)
-        told = [(entry.entry.type, entry.entry.aggregate_id) for entry in entries]
-        assert told == [("store.transactions_lost", LOST_TRANSACTIONS)]
+        logged = [(entry.entry.type, entry.entry.aggregate_id) for entry in entries]
+        assert logged == [("store.transactions_lost", LOST_TRANSACTIONS)]
         await settle(bus, again)
 
 
@@ -204,7 +204,9 @@ async def test_a_failover_that_a_pooler_hides_is_noticed_by_the_next_claim(
         assert again.attempt == 1
 
 
-async def test_a_process_that_has_seen_no_token_goes_on_above_those_that_were_lost(dsn: str, standby: Standby) -> None:
+async def test_a_process_that_has_seen_no_token_continues_above_those_that_were_lost(
+    dsn: str, standby: Standby
+) -> None:
     async with open_bus(dsn, JOBS) as bus:
         await bus.publish(Envelope(type="Job"))
         standby.fall_behind()
@@ -237,9 +239,7 @@ async def test_an_event_is_not_handled_before_one_of_its_key_whose_settlement_wa
 
 
 @BOTH
-async def test_events_in_flight_without_a_lease_are_found_and_come_back_in_their_order(
-    dsn: str, declared: Stream
-) -> None:
+async def test_events_in_flight_without_a_lease_are_found_and_return_in_their_order(dsn: str, declared: Stream) -> None:
     async with open_bus(dsn, JOBS, LINE) as bus:
         await bus.publish(*events(6))
         first = await claim(bus, declared)

@@ -54,7 +54,7 @@ def partitions(dsn: str) -> int:
     return int(row[0])
 
 
-async def test_metrics_and_retention_go_on_in_their_rhythm_whatever_fails(dsn: str) -> None:
+async def test_metrics_and_retention_keep_their_interval_after_any_failure(dsn: str) -> None:
     registry = CollectorRegistry()
 
     def pending(stream: str) -> float | None:

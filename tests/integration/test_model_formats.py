@@ -78,7 +78,7 @@ async def streamed(session: ClientSession, path: str, body: Mapping[str, Any]) -
     "words",
     ["PreToolUse:Bash hook error: the budget is spent", "The user doesn't want to proceed with this tool use."],
 )
-async def test_a_tool_that_was_not_let_run_is_called_again(session: ClientSession, words: str) -> None:
+async def test_a_tool_that_was_denied_is_called_again(session: ClientSession, words: str) -> None:
     body = body_for(MESSAGES, scripted({"cost": 0.5}, {"wait_for": "may-go"}))
     first = await asked(session, MESSAGES, body)
     [call] = first["content"]
@@ -111,7 +111,7 @@ async def test_a_stream_of_messages_names_its_events(session: ClientSession) -> 
     assert json.loads(deltas[1]["partial_json"])["command"] == "ls"
 
 
-async def test_responses_bring_items_and_take_what_the_tools_put_out(session: ClientSession) -> None:
+async def test_responses_return_items_and_accept_tool_results(session: ClientSession) -> None:
     body = body_for(RESPONSES, scripted(*SAY_AND_RUN))
     first = await asked(session, RESPONSES, body)
     message, call = first["output"]
@@ -135,14 +135,14 @@ async def test_a_stream_of_responses_is_numbered_and_ends_with_the_whole(session
     ]
 
 
-async def test_a_tool_of_the_house_has_a_namespace_in_responses(session: ClientSession) -> None:
+async def test_a_tool_of_kingdom_has_a_namespace_in_responses(session: ClientSession) -> None:
     petition = scripted({"petition": "github.comment", "body": {"text": "fine"}})
     call = (await asked(session, RESPONSES, body_for(RESPONSES, petition)))["output"][0]
     assert (call["namespace"], call["name"]) == ("mcp__kingdom", "petition")
     assert json.loads(call["arguments"]) == {"kind": "github.comment", "body": {"text": "fine"}}
 
 
-async def test_chat_brings_a_message_and_takes_what_the_tools_say(session: ClientSession) -> None:
+async def test_chat_sends_a_message_and_accepts_tool_results(session: ClientSession) -> None:
     body = body_for(CHAT, scripted(*SAY_AND_RUN))
     first = await asked(session, CHAT, body)
     choice = first["choices"][0]
@@ -209,19 +209,19 @@ async def test_every_vendor_has_its_errors(session: ClientSession, path: str, st
 
 
 @pytest.mark.parametrize("path", [*PATHS[:3], STREAM_GENERATE])
-async def test_a_stream_that_hangs_says_its_words_and_then_nothing(
+async def test_a_stream_that_hangs_sends_its_words_and_then_nothing(
     session: ClientSession, stub: ModelStub, path: str
 ) -> None:
     body = body_for(path.partition("?")[0], scripted({"say": "Hello."}, {"hang": True}), stream=True)
-    heard = bytearray()
+    received = bytearray()
     async with asyncio.timeout(PATIENCE_SECONDS), session.post(path, json=body) as response:
         await stub.silent.wait()
         stub.hangs_up.set()
         with suppress(ClientPayloadError):
             while more := await response.content.readany():
-                heard += more
-    assert b"Hello." in heard
-    assert not any(end in heard for end in (b"message_stop", b"response.completed", b"[DONE]", b"STOP"))
+                received += more
+    assert b"Hello." in received
+    assert not any(end in received for end in (b"message_stop", b"response.completed", b"[DONE]", b"STOP"))
 
 
 @pytest.mark.parametrize("path", [*PATHS[:3], STREAM_GENERATE])
@@ -259,7 +259,7 @@ async def test_a_stub_can_be_reached_by_a_socket_without_a_network(tmp_path: Pat
     assert answer["content"][0]["text"] == "near"
 
 
-async def test_what_no_vendor_has_is_not_found_and_is_on_record(session: ClientSession, stub: ModelStub) -> None:
+async def test_an_unknown_path_is_not_found_and_is_recorded(session: ClientSession, stub: ModelStub) -> None:
     async with session.get("/v1/secrets?all=1") as response:
         assert response.status == 404
     assert [(served.method, served.path) for served in stub.requests] == [("GET", "/v1/secrets?all=1")]

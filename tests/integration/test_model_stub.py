@@ -34,7 +34,7 @@ class Ran:
         return next(line for line in self.lines if line["type"] == "result")
 
     @property
-    def said(self) -> list[str]:
+    def texts(self) -> list[str]:
         messages = [line["message"]["content"] for line in self.lines if line["type"] == "assistant"]
         return [block["text"] for content in messages for block in content if block["type"] == "text"]
 
@@ -104,13 +104,13 @@ async def test_claude_does_what_the_script_says_and_ends_with_its_answer(termina
         )
     )
     assert (ran.code, ran.result["is_error"], ran.result["result"]) == (0, False, "all is well")
-    assert ran.said == ["I begin.", "all is well"]
+    assert ran.texts == ["I begin.", "all is well"]
     assert (terminal.work_space / "notes" / "a.txt").read_text() == "it's ab"
     assert (terminal.work_space / "where").read_text() == f"{terminal.work_space}\n"
 
 
 @pytest.mark.parametrize("model", ["claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5", "free"])
-async def test_a_run_costs_by_the_price_table_of_claude_what_the_script_says(terminal: Terminal, model: str) -> None:
+async def test_a_run_costs_the_price_of_claude_for_the_usage_in_the_script(terminal: Terminal, model: str) -> None:
     ran = await terminal.claude(scripted({"cost": 0.25}, {"run": "true"}, {"cost": 2.5}), "--model", model)
     assert ran.result["total_cost_usd"] == pytest.approx(2.75, abs=1e-5)
 
@@ -119,7 +119,7 @@ async def test_a_run_without_a_cost_is_free(terminal: Terminal) -> None:
     assert (await terminal.claude(scripted({"write": "a"}))).result["total_cost_usd"] == 0
 
 
-async def test_what_fails_is_an_error_of_the_api_after_what_was_spent(terminal: Terminal) -> None:
+async def test_a_scripted_failure_is_an_api_error_after_the_scripted_cost(terminal: Terminal) -> None:
     ran = await terminal.claude(scripted({"cost": 0.5}, {"fail": "no access"}))
     assert (ran.code, ran.result["is_error"], ran.result["api_error_status"]) == (1, True, 400)
     assert "no access" in ran.result["result"]
@@ -141,7 +141,7 @@ async def test_a_stream_that_breaks_off_is_asked_for_again(terminal: Terminal) -
     assert len(terminal.stub.asked) == 2
 
 
-async def test_a_killed_session_goes_on_after_the_steps_that_are_done(terminal: Terminal) -> None:
+async def test_a_killed_session_continues_after_the_steps_that_are_done(terminal: Terminal) -> None:
     session = str(uuid.uuid4())
     steps = ({"append": "log", "text": "a"}, {"crash": 1, "first_time_only": True}, {"append": "log", "text": "b"})
     assert (await terminal.claude(scripted(*steps), "--session-id", session)).code == KILLED

@@ -42,7 +42,7 @@ def second_dsn(cluster: PrivateCluster, migrated_template: str) -> Iterator[str]
 
 
 @pytest.fixture(params=HOUSES, ids=lambda name: f"from-{name}")
-def old_house(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
+def old_backend(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
     kind = HOUSES[request.param]
     backend = kind(str(request.getfixturevalue(kind.place_fixture)))
     yield backend
@@ -50,7 +50,7 @@ def old_house(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
 
 
 @pytest.fixture(params=HOUSES, ids=lambda name: f"to-{name}")
-def new_house(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
+def new_backend(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
     kind = HOUSES[request.param]
     backend = kind(str(request.getfixturevalue(f"second_{kind.place_fixture}")))
     yield backend
@@ -58,14 +58,14 @@ def new_house(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
 
 
 @pytest.fixture
-async def old(old_house: BackendUnderTest) -> AsyncIterator[Scene]:
-    async with _scene(old_house) as scene:
+async def old(old_backend: BackendUnderTest) -> AsyncIterator[Scene]:
+    async with _scene(old_backend) as scene:
         yield scene
 
 
 @pytest.fixture
-async def new(new_house: BackendUnderTest) -> AsyncIterator[Scene]:
-    async with _scene(new_house) as scene:
+async def new(new_backend: BackendUnderTest) -> AsyncIterator[Scene]:
+    async with _scene(new_backend) as scene:
         yield scene
         scene.check()
 
@@ -126,7 +126,7 @@ async def test_everything_is_equal_on_the_other_side(old: Scene, new: Scene, tmp
         assert [key for key in TAKEN_KEYS if await transaction.once(*key, HOUR)] == []
 
 
-async def test_what_operators_see_is_the_same_on_the_other_side(old: Scene, new: Scene, tmp_path: Path) -> None:
+async def test_operators_see_the_same_in_the_other_store(old: Scene, new: Scene, tmp_path: Path) -> None:
     await furnish(old)
     await move(old, new, tmp_path / "house.jsonl")
     assert await new.dead() == await old.dead()
@@ -135,7 +135,7 @@ async def test_what_operators_see_is_the_same_on_the_other_side(old: Scene, new:
     assert pending == [replace(row, oldest_pending_seconds=0) for row in await old.operations.stats()]
 
 
-async def test_open_work_goes_on_in_its_order(old: Scene, new: Scene, tmp_path: Path) -> None:
+async def test_open_work_continues_in_its_order(old: Scene, new: Scene, tmp_path: Path) -> None:
     await old.bus.publish(*(step("stuck", number) for number in range(3)))
     stuck = await old.kill_next("line")
     await old.bus.publish(*(step("begun", number) for number in range(5)))
@@ -167,7 +167,7 @@ async def test_an_event_that_was_passed_by_comes_right_after_the_one_before_it(
     assert [delivery.envelope.payload["number"] for delivery in done] == [1, 0, 2]
 
 
-async def test_positions_and_tokens_go_on_behind_the_highest_ever_given(new: Scene) -> None:
+async def test_positions_and_tokens_continue_above_the_highest_ever_given(new: Scene) -> None:
     gone = Manifest(census=ItemCounts(), last_position=5_000, last_token=7_000)
     await transfer_of(new.bus).import_items(each([]), gone)
     await new.bus.publish(ping())
@@ -176,7 +176,7 @@ async def test_positions_and_tokens_go_on_behind_the_highest_ever_given(new: Sce
     assert delivery.token > 7_000
 
 
-async def test_the_highest_numbers_are_told_though_their_events_are_gone(old: Scene) -> None:
+async def test_the_highest_numbers_are_known_after_their_events_are_gone(old: Scene) -> None:
     await old.bus.publish(ping())
     delivery = await old.claim_one("free")
     await old.settle(Done(), delivery)
@@ -255,7 +255,7 @@ def _waiting(position: int, due_at: datetime | None) -> EventItem:
         ([_waiting(1, None), _waiting(2, None)], ItemCounts(open_events=2), "no head"),
     ],
 )
-async def test_what_contradicts_itself_is_refused_and_nothing_is_kept(
+async def test_a_contradictory_history_is_refused_and_not_stored(
     new: Scene, items: list[AnyItem], census: ItemCounts, words: str
 ) -> None:
     with pytest.raises(Permanent, match=words):
@@ -263,7 +263,7 @@ async def test_what_contradicts_itself_is_refused_and_nothing_is_kept(
     assert await contents(new) == {}
 
 
-async def test_who_publishes_meanwhile_waits_for_the_end_of_the_move(old: Scene, new: Scene, tmp_path: Path) -> None:
+async def test_a_publish_during_the_move_waits_for_its_end(old: Scene, new: Scene, tmp_path: Path) -> None:
     await furnish(old)
     file = tmp_path / "house.jsonl"
     await export(transfer_of(old.bus), file)
@@ -284,16 +284,19 @@ async def test_who_publishes_meanwhile_waits_for_the_end_of_the_move(old: Scene,
 
 
 async def test_postgresql_keeps_when_an_entry_was_written_or_takes_when_it_happened(dsn: str) -> None:
-    told = LogEntryItem(
+    logged = LogEntryItem(
         type="t", actor="a", data={}, at=LONG_AGO, trace_id="", aggregate_type="", aggregate_id="", logged_at=utc_now()
     )
-    untold = msgspec.structs.replace(told, logged_at=None)
+    untold = msgspec.structs.replace(logged, logged_at=None)
     async with PostgresBus(dsn, TOPOLOGY) as bus:
         store = PostgresTransfer(bus)
         manifest = Manifest(census=ItemCounts(log_entries=2), last_position=0, last_token=0)
-        await store.import_items(each([told, untold]), manifest)
+        await store.import_items(each([logged, untold]), manifest)
         async with store.snapshot() as snapshot:
-            assert [item async for item in snapshot.items] == [told, msgspec.structs.replace(told, logged_at=LONG_AGO)]
+            assert [item async for item in snapshot.items] == [
+                logged,
+                msgspec.structs.replace(logged, logged_at=LONG_AGO),
+            ]
 
 
 async def test_a_snapshot_of_postgresql_does_not_see_what_is_written_while_it_is_read(dsn: str) -> None:
@@ -307,7 +310,7 @@ async def test_a_snapshot_of_postgresql_does_not_see_what_is_written_while_it_is
         assert snapshot.manifest.census == ItemCounts(open_events=1)
 
 
-async def test_a_house_is_moved_through_pgbouncer(
+async def test_a_store_is_moved_through_pgbouncer(
     cluster: PrivateCluster, dsn: str, second_dsn: str, tmp_path: Path
 ) -> None:
     async with _scene(BACKENDS["postgres"](dsn)) as scene:
@@ -328,7 +331,7 @@ async def test_a_house_is_moved_through_pgbouncer(
 
 # Just over two batches: half of them are events, half are records.
 @pytest.mark.parametrize("count", [2_100, pytest.param(100_000, marks=pytest.mark.long)])
-async def test_many_things_move_and_are_equal(old: Scene, new: Scene, tmp_path: Path, count: int) -> None:
+async def test_many_items_move_and_are_equal(old: Scene, new: Scene, tmp_path: Path, count: int) -> None:
     for start in range(0, count // 2, 1000):
         numbers = range(start, min(start + 1000, count // 2))
         async with old.bus.transaction() as transaction:

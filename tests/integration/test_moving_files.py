@@ -77,9 +77,7 @@ def letter(name: str) -> RecordItem:
     )
 
 
-async def test_a_failed_import_removes_what_it_wrote_and_no_file_of_anybody_else(
-    bus: FilesBus, realm: Path, tmp_path: Path
-) -> None:
+async def test_a_failed_import_removes_only_its_own_files(bus: FilesBus, realm: Path, tmp_path: Path) -> None:
     manifest, items = await furniture(tmp_path / "old")
     (realm / "logs" / "sessions").mkdir()
     (realm / "letters" / "new" / "dropped.json").write_text('{"dear": "king"}')
@@ -109,7 +107,7 @@ async def test_an_import_that_fails_in_its_second_batch_removes_the_first(bus: F
     assert files(realm) == before
 
 
-async def test_a_file_in_the_way_of_a_record_is_not_overwritten(bus: FilesBus, realm: Path) -> None:
+async def test_a_file_in_the_place_of_a_record_is_not_overwritten(bus: FilesBus, realm: Path) -> None:
     dropped = realm / "letters" / "new" / "mine.json"
 
     async def in_the_way() -> AsyncIterator[AnyItem]:
@@ -139,7 +137,7 @@ asyncio.run(main())
 """
 
 
-async def test_nobody_works_on_what_a_killed_import_has_left(bus: FilesBus, realm: Path) -> None:
+async def test_a_store_of_a_killed_import_is_not_used(bus: FilesBus, realm: Path) -> None:
     killed = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", _KILLED, str(realm)], check=False)
     assert killed.returncode == -9
     assert len(list((realm / "letters" / "new").iterdir())) == 1000
@@ -168,7 +166,7 @@ async def test_an_import_that_is_cancelled_leaves_nothing(bus: FilesBus, realm: 
     await bus.publish(ping())
 
 
-async def test_a_move_that_is_cancelled_on_its_way_in_lets_go_of_the_store(bus: FilesBus, realm: Path) -> None:
+async def test_a_cancelled_move_releases_the_store(bus: FilesBus, realm: Path) -> None:
     somebody = Store(str(realm), {})
     somebody.open()
     with somebody.exclusive():
@@ -184,9 +182,7 @@ async def test_a_move_that_is_cancelled_on_its_way_in_lets_go_of_the_store(bus: 
     assert not (await asyncio.to_thread(bus.renew, {})).alive
 
 
-async def test_what_the_same_bus_publishes_meanwhile_waits_for_the_end_of_the_move(
-    bus: FilesBus, tmp_path: Path
-) -> None:
+async def test_events_published_by_the_same_bus_wait_for_the_end_of_the_move(bus: FilesBus, tmp_path: Path) -> None:
     manifest, items = await furniture(tmp_path / "old")
     late: list[asyncio.Task[Any]] = []
 
@@ -244,7 +240,7 @@ async def test_a_damaged_line_of_an_ended_event_is_named(bus: FilesBus, realm: P
         await everything(bus)
 
 
-async def test_a_damaged_record_is_not_left_behind_in_silence(bus: FilesBus, realm: Path) -> None:
+async def test_a_damaged_record_is_reported(bus: FilesBus, realm: Path) -> None:
     async with bus.transaction() as transaction:
         await transaction.put(Record(kind="job", id="a", state="open"))
     damage(realm / "open" / "a.json")
@@ -254,7 +250,7 @@ async def test_a_damaged_record_is_not_left_behind_in_silence(bus: FilesBus, rea
 
 
 @pytest.mark.parametrize("knows_kind", [True, False])
-async def test_the_records_of_a_kind_that_got_another_name_come_once(realm: Path, *, knows_kind: bool) -> None:
+async def test_records_of_a_renamed_kind_are_listed_once(realm: Path, *, knows_kind: bool) -> None:
     async with FilesBus(realm, TOPOLOGY, KINDS) as bus, bus.transaction() as transaction:
         await transaction.put(Record(kind="job", id="a", state="open"))
     renamed = RecordKind(name="errand", directories={"open": "open", "closed": "closed"})

@@ -176,7 +176,7 @@ async def test_settlements_records_and_the_log_are_one_transaction(pooled: str) 
         assert len(await PatientOperations(bus).read_log(LogCursor(), 10)) == 1
 
 
-async def test_operators_can_look_and_repair(pooled: str) -> None:
+async def test_operators_can_inspect_and_repair(pooled: str) -> None:
     async with through(pooled) as bus:
         operations = PostgresOperations(bus)
         await bus.publish(*numbered("Step", 2, partition_key="k"))
@@ -201,8 +201,8 @@ async def test_polling_alone_finds_the_work(pooled: str, dsn: str) -> None:
         assert await listening(dsn) == 0
 
 
-async def test_a_direct_way_to_the_server_brings_wake_ups(pooled: str, dsn: str) -> None:
-    async def heard() -> bool:
+async def test_a_direct_connection_to_the_server_brings_wake_ups(pooled: str, dsn: str) -> None:
+    async def is_listening() -> bool:
         return await listening(dsn) == 1
 
     async with (
@@ -210,7 +210,7 @@ async def test_a_direct_way_to_the_server_brings_wake_ups(pooled: str, dsn: str)
         through(pooled) as elsewhere,
         at_work(bus, recording(), poll=NEVER),
     ):
-        await eventually(heard)
+        await eventually(is_listening)
         await elsewhere.publish(Envelope(type="Job", payload={"n": 1}))
         await until_all(elsewhere, "DONE", 1)
 
@@ -223,7 +223,7 @@ async def listening(dsn: str) -> int:
         return len(await cursor.fetchall())
 
 
-async def test_an_idle_transaction_is_thrown_out_and_lets_its_rows_go(pooled: str, dsn: str) -> None:
+async def test_an_idle_transaction_is_ended_and_releases_its_rows(pooled: str, dsn: str) -> None:
     async with through(pooled) as bus:
         await bus.publish(Envelope(type="Job"))
         (delivery,) = await bus.claim("jobs", 1, "test")
@@ -268,9 +268,7 @@ async def test_sessions_that_others_use_next_carry_nothing_of_ours(cluster: Priv
             assert await cursor.fetchone() == (0,)
 
 
-async def test_many_may_migrate_at_once_and_leave_no_lock_behind(
-    cluster: PrivateCluster, bouncer: PrivateBouncer
-) -> None:
+async def test_concurrent_migrations_leave_no_lock(cluster: PrivateCluster, bouncer: PrivateBouncer) -> None:
     direct = cluster.create_database("bounced")
     try:
         pooled = bouncer.dsn("bounced")

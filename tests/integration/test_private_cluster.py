@@ -96,7 +96,7 @@ def test_a_cluster_that_cannot_start_says_why_and_leaves_no_directory() -> None:
     assert cluster.directory is None
 
 
-def test_a_server_of_somebody_else_loses_only_our_databases(
+def test_only_our_databases_are_removed_from_a_shared_server(
     cluster: PrivateCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", cluster.dsn)
@@ -106,7 +106,7 @@ def test_a_server_of_somebody_else_loses_only_our_databases(
     assert answer(cluster.dsn, "SELECT count(*) FROM pg_database WHERE datname = 'visitor'") == 0
 
 
-def test_a_bouncer_pools_by_transaction_and_goes_away(cluster: PrivateCluster) -> None:
+def test_a_bouncer_pools_by_transaction_and_ends(cluster: PrivateCluster) -> None:
     cluster.create_database("pooled")
     with PrivateBouncer(cluster.dsn, pool_size=1) as bouncer:
         pid = bouncer.pid

@@ -35,7 +35,7 @@ async def test_only_a_chosen_id_is_looked_up_among_the_ended_events(dsn: str) ->
         assert len(bus.take("withdraw_known")) == 1
 
 
-async def test_a_publish_goes_on_after_the_driver_has_removed_what_was_prepared(dsn: str) -> None:
+async def test_a_publish_continues_after_its_prepared_statements_were_removed(dsn: str) -> None:
     async with open_bus(dsn, JOBS, LINE, connections=1) as bus:
         await bus.publish(Envelope(type="Job"))
         await bus.publish(Envelope(type="Job"), step("key"))

@@ -209,11 +209,11 @@ async def test_many_may_clean_at_once_while_workers_work(dsn: str) -> None:
             await operations.retain(Retention(partitions_ahead_days=2))
             return await partitions(bus, "log") == [*names("log", 0, 2), "log_default"]
 
-        # A process that found another one at work created nothing. The next run does.
+        # A process that found another one running created nothing. The next run does.
         await eventually(complete)
 
 
-async def test_a_reader_who_stays_keeps_no_settlement_waiting_behind_the_cleaner(dsn: str) -> None:
+async def test_a_long_reader_does_not_block_settlements_behind_the_cleaner(dsn: str) -> None:
     old = [datetime.now(UTC).date() - days * DAY for days in (40, 41, 42)]
     # A process that would have to wait for a table is refused, and counted.
     impatient = psycopg.conninfo.make_conninfo(dsn, options="-c lock_timeout=1ms")
@@ -276,7 +276,7 @@ async def shape(bus: PostgresBus, part: str) -> list[str]:
     return [row["part"] for row in found]
 
 
-async def test_a_row_whose_day_gets_its_table_meanwhile_is_only_outrun(dsn: str) -> None:
+async def test_a_row_whose_day_gets_a_table_at_the_same_time_is_written(dsn: str) -> None:
     """The caller repeats its transaction, as after any other race."""
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     async with open_bus(dsn, stream("jobs", "Job")) as bus, await psycopg.AsyncConnection.connect(dsn) as other:

@@ -129,7 +129,7 @@ async def test_a_migration_that_was_changed_after_it_was_applied_is_refused(bare
         await migrate(dsn)
 
 
-async def test_a_migration_that_fails_leaves_nothing_behind(bare: Databases) -> None:
+async def test_a_migration_that_fails_changes_nothing(bare: Databases) -> None:
     dsn = bare.make()
     execute(dsn, "CREATE SCHEMA kingdom")
     execute(dsn, "CREATE VIEW kingdom.outbox_all AS SELECT 1 AS in_the_way")
@@ -160,28 +160,28 @@ async def test_a_log_from_a_server_that_had_counted_further_is_read_in_its_order
     await migrate(dsn)
     async with open_bus(dsn, stream("jobs", "Job")) as bus:
         operations = PatientOperations(bus)
-        await tell(bus, "before")
+        await log_entry(bus, "before")
         execute(dsn, RESTORED)
-        await tell(bus, "since")
-        read = await told(operations, LogCursor(), "before", "restored-1", "restored-2", "since")
-        await tell(bus, "after")
-        await told(operations, read[1].cursor, "restored-2", "since", "after")
+        await log_entry(bus, "since")
+        read = await wait_for_log(operations, LogCursor(), "before", "restored-1", "restored-2", "since")
+        await log_entry(bus, "after")
+        await wait_for_log(operations, read[1].cursor, "restored-2", "since", "after")
 
 
-async def tell(bus: PostgresBus, what: str) -> None:
+async def log_entry(bus: PostgresBus, what: str) -> None:
     async with bus.transaction() as transaction:
         await transaction.append(LogEntry(type=what, actor="test"))
 
 
-async def told(operations: PostgresOperations, after: LogCursor, *types: str) -> list[LoggedEntry]:
+async def wait_for_log(operations: PostgresOperations, after: LogCursor, *types: str) -> list[LoggedEntry]:
     """Return the log after a cursor, once it consists of exactly these types."""
     found: list[LoggedEntry] = []
 
-    async def is_told() -> bool:
+    async def is_logged() -> bool:
         found[:] = await operations.read_log(after, 10)
         return bool(found) and found[-1].entry.type == types[-1]
 
-    await eventually(is_told)
+    await eventually(is_logged)
     assert [each.entry.type for each in found] == list(types)
     return found
 

@@ -13,7 +13,7 @@ from tests.contract.backends import PostgresBackend
 from tests.contract.scene import KINDS, TOPOLOGY, Scene, ids, ping, skip, step
 
 
-class Desk:
+class PsqlScene:
     """A store, and a person with psql in front of it."""
 
     def __init__(self, scene: Scene, dsn: str) -> None:
@@ -33,10 +33,10 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(dsn: str) -> AsyncIterator[Desk]:
+async def psql(dsn: str) -> AsyncIterator[PsqlScene]:
     backend = PostgresBackend(dsn)
     async with backend.open(TOPOLOGY, KINDS) as bus:
-        yield Desk(Scene(backend, bus, backend.operations(bus)), dsn)
+        yield PsqlScene(Scene(backend, bus, backend.operations(bus)), dsn)
     backend.close()
 
 
@@ -44,71 +44,71 @@ def numbers(deliveries: list[Delivery]) -> list[int]:
     return [delivery.envelope.payload["number"] for delivery in deliveries]
 
 
-async def test_a_redriven_blocker_frees_its_key(desk: Desk) -> None:
+async def test_a_redriven_blocker_frees_its_key(psql: PsqlScene) -> None:
     events = [step(number=number) for number in range(3)]
-    await desk.scene.bus.publish(*events)
-    dead = await desk.scene.kill_next("line")
-    assert await desk.scene.claim("line") == []
-    await desk.redrives(dead)
-    assert ids(await desk.scene.drain("line")) == ids(events)
+    await psql.scene.bus.publish(*events)
+    dead = await psql.scene.kill_next("line")
+    assert await psql.scene.claim("line") == []
+    await psql.redrives(dead)
+    assert ids(await psql.scene.drain("line")) == ids(events)
 
 
-async def test_an_event_has_its_old_place_before_the_head_and_right_after_a_run_in_flight(desk: Desk) -> None:
-    await desk.scene.bus.publish(*(skip(number=number) for number in range(3)))
-    await desk.redrives(await desk.scene.kill_next("skipping"))
-    assert numbers(await desk.scene.drain("skipping")) == [0, 1, 2]
-    await desk.scene.bus.publish(*(skip(number=number) for number in range(4)))
-    dead = await desk.scene.kill_next("skipping")
-    flying = await desk.scene.claim_one("skipping")
-    await desk.redrives(dead)
-    assert await desk.scene.claim("skipping") == []
-    await desk.scene.settle(Done(), flying)
-    assert numbers(await desk.scene.drain("skipping")) == [0, 2, 3]
+async def test_an_event_has_its_old_place_before_the_head_and_right_after_a_run_in_flight(psql: PsqlScene) -> None:
+    await psql.scene.bus.publish(*(skip(number=number) for number in range(3)))
+    await psql.redrives(await psql.scene.kill_next("skipping"))
+    assert numbers(await psql.scene.drain("skipping")) == [0, 1, 2]
+    await psql.scene.bus.publish(*(skip(number=number) for number in range(4)))
+    dead = await psql.scene.kill_next("skipping")
+    flying = await psql.scene.claim_one("skipping")
+    await psql.redrives(dead)
+    assert await psql.scene.claim("skipping") == []
+    await psql.scene.settle(Done(), flying)
+    assert numbers(await psql.scene.drain("skipping")) == [0, 2, 3]
 
 
-async def test_a_redriven_event_starts_again_with_its_history_and_the_log_says_who_did_it(desk: Desk) -> None:
-    await desk.scene.bus.publish(ping())
-    dead = await desk.scene.kill_next("free")
+async def test_a_redriven_event_starts_again_with_its_history_and_the_log_says_who_did_it(psql: PsqlScene) -> None:
+    await psql.scene.bus.publish(ping())
+    dead = await psql.scene.kill_next("free")
     event_id = dead.envelope.event_id
-    assert await desk.asks("SELECT kingdom.redrive(%s, stream => 'free', actor => 'anna')", event_id) == [1]
-    (again,) = await desk.scene.claim("free")
+    assert await psql.asks("SELECT kingdom.redrive(%s, stream => 'free', actor => 'anna')", event_id) == [1]
+    (again,) = await psql.scene.claim("free")
     assert (again.position, again.attempt) == (dead.position, 1)
-    (history,) = await desk.asks("SELECT history FROM kingdom.outbox_event WHERE event_id = %s", event_id)
+    (history,) = await psql.asks("SELECT history FROM kingdom.outbox_event WHERE event_id = %s", event_id)
     assert [(each["what"], each["actor"], each["attempts"]) for each in history] == [("redriven", "anna", 1)]
-    entries = [each.entry for each in await desk.scene.operations.read_log(LogCursor(), 100)]
+    entries = [each.entry for each in await psql.scene.operations.read_log(LogCursor(), 100)]
     (entry,) = [each for each in entries if each.type == "dead_letter.redriven"]
     assert (entry.actor, dict(entry.data)) == ("anna", {"event_id": str(event_id), "stream": "free"})
 
 
-async def test_an_event_that_is_dead_in_two_streams_is_redriven_in_both_or_in_one(desk: Desk) -> None:
+async def test_an_event_that_is_dead_in_two_streams_is_redriven_in_both_or_in_one(psql: PsqlScene) -> None:
     async def kill_both() -> object:
-        await desk.scene.bus.publish(Envelope(type="Both", partition_key="k"))
-        await desk.scene.kill_next("free")
-        return (await desk.scene.kill_next("other")).envelope.event_id
+        await psql.scene.bus.publish(Envelope(type="Both", partition_key="k"))
+        await psql.scene.kill_next("free")
+        return (await psql.scene.kill_next("other")).envelope.event_id
 
-    assert await desk.asks("SELECT kingdom.redrive(%s)", await kill_both()) == [2]
-    await desk.scene.drain("free")
-    await desk.scene.drain("other")
+    assert await psql.asks("SELECT kingdom.redrive(%s)", await kill_both()) == [2]
+    await psql.scene.drain("free")
+    await psql.scene.drain("other")
     await kill_both()
     # Many are redriven by a query for them.
-    redriven = await desk.asks(
+    redriven = await psql.asks(
         "SELECT kingdom.redrive(event_id, stream) FROM kingdom.outbox_event WHERE status = 'DEAD' AND stream = 'other'"
     )
     assert redriven == [1]
-    assert (len(await desk.scene.claim("other")), await desk.scene.claim("free")) == (1, [])
+    assert (len(await psql.scene.claim("other")), await psql.scene.claim("free")) == (1, [])
 
 
-async def test_what_is_not_dead_is_left_alone_and_said(desk: Desk) -> None:
+async def test_an_event_that_is_not_dead_is_left_alone_and_reported(psql: PsqlScene) -> None:
     waiting = ping()
-    await desk.scene.bus.publish(waiting)
-    before = desk.scene.picture
+    await psql.scene.bus.publish(waiting)
+    before = psql.scene.picture
     for event_id in (waiting.event_id, new_event_id()):
-        assert await desk.asks("SELECT kingdom.redrive(%s)", event_id) == [0]
-    assert desk.scene.picture == before
-    assert desk.notices[0] == f"event {waiting.event_id} is not a dead letter"
-    assert await desk.asks("SELECT count(*) FROM kingdom.log WHERE type = 'dead_letter.redriven'") == [0]
+        assert await psql.asks("SELECT kingdom.redrive(%s)", event_id) == [0]
+    assert psql.scene.picture == before
+    assert psql.notices[0] == f"event {waiting.event_id} is not a dead letter"
+    assert await psql.asks("SELECT count(*) FROM kingdom.log WHERE type = 'dead_letter.redriven'") == [0]
 
 
-async def test_a_store_in_another_schema_has_its_own_function(dsn: str, desk: Desk) -> None:
+async def test_a_store_in_another_schema_has_its_own_function(dsn: str, psql: PsqlScene) -> None:
     await migrate(dsn, "shop")
-    assert await desk.asks("SELECT shop.redrive(%s)", new_event_id()) == [0]
+    assert await psql.asks("SELECT shop.redrive(%s)", new_event_id()) == [0]

@@ -17,7 +17,7 @@ from tests.integration.running import at_work, event, eventually, numbered, open
 TWICE = RetryPolicy(base=timedelta(milliseconds=10), max_attempts=2)
 
 
-async def test_an_event_whose_reaction_writes_what_cannot_be_stored_ends_dead_and_its_neighbours_are_done(
+async def test_an_event_whose_reaction_writes_unstorable_data_ends_dead_and_its_neighbors_are_done(
     dsn: str,
 ) -> None:
     dispatcher = Dispatcher()
@@ -148,7 +148,7 @@ async def test_partitions_are_made_while_events_are_archived(dsn: str) -> None:
             await publisher
 
 
-async def test_an_ordinary_role_is_told_that_something_pins(dsn: str) -> None:
+async def test_an_ordinary_role_learns_that_a_transaction_pins_rows(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as owner, psycopg.connect(dsn) as pinning:
         owner.execute("DROP ROLE IF EXISTS plain_reader")
         owner.execute("CREATE ROLE plain_reader LOGIN")

@@ -37,21 +37,21 @@ STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(
 
 
 class Scene:
-    """Programs that play roles, and what they said; a hearing that is to fail once does so first."""
+    """Programs that play roles, and their output. A scheduled error of the listener is raised first."""
 
     def __init__(self, **programs: str) -> None:
-        self.said: list[tuple[str, str]] = []
-        self.hearing_fails: list[Exception] = []
+        self.lines_read: list[tuple[str, str]] = []
+        self.read_errors: list[Exception] = []
         self._programs = programs
-        self.processes = RoleProcesses(programs, self._command, dict(os.environ), self._hear)
+        self.processes = RoleProcesses(programs, self._command, dict(os.environ), self._read_line)
 
     def _command(self, role: str) -> Sequence[str]:
         return (sys.executable, "-I", "-S", "-c", self._programs[role])
 
-    def _hear(self, role: str, line: bytes) -> None:
-        if self.hearing_fails:
-            raise self.hearing_fails.pop()
-        self.said.append((role, line.decode()))
+    def _read_line(self, role: str, line: bytes) -> None:
+        if self.read_errors:
+            raise self.read_errors.pop()
+        self.lines_read.append((role, line.decode()))
 
     def child(self, role: str) -> RoleProcess:
         return self.processes.children[role]
@@ -59,7 +59,7 @@ class Scene:
     async def until(self, ready: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not ready():
-            assert time.monotonic() < deadline, self.said
+            assert time.monotonic() < deadline, self.lines_read
             await asyncio.sleep(0.02)
 
 
@@ -85,7 +85,7 @@ def ended(*pids: int | None) -> Iterator[None]:
 async def test_roles_start_in_order_and_end_together_when_asked() -> None:
     scene = Scene(**dict.fromkeys(reversed(ROLES), LIVES))
     running = asyncio.create_task(scene.processes.run())
-    await scene.until(lambda: len(scene.said) == len(ROLES))
+    await scene.until(lambda: len(scene.lines_read) == len(ROLES))
     pids = [child.pid for child in scene.processes.children.values()]
     assert pids == sorted(pids, key=lambda pid: psutil.Process(pid).create_time())
     assert tuple(scene.processes.roles()) == ROLES
@@ -98,7 +98,7 @@ async def test_roles_start_in_order_and_end_together_when_asked() -> None:
 async def test_a_role_that_ends_is_started_again_with_growing_pauses() -> None:
     scene = Scene(king="print('again', flush=True); raise SystemExit(3)", envoy=LIVES)
     async with playing(scene):
-        await scene.until(lambda: scene.said.count(("king", "again")) >= 2)
+        await scene.until(lambda: scene.lines_read.count(("king", "again")) >= 2)
         assert (scene.child("king").restarts >= 1, scene.child("king").last_end) == (True, "exit code 3")
         assert scene.child("envoy").restarts == 0
     fresh = RoleProcess(role="king")
@@ -124,7 +124,7 @@ async def test_a_role_that_cannot_be_started_again_is_tried_later_and_the_others
     monkeypatch.chdir(directory)
     scene = Scene(king=LIVES, envoy=LIVES)
     async with playing(scene):
-        await scene.until(lambda: len(scene.said) == 2)
+        await scene.until(lambda: len(scene.lines_read) == 2)
         directory.rmdir()
         restarting = asyncio.create_task(scene.processes.restart("king"))
         await scene.until(lambda: "No such file" in scene.child("king").last_end)
@@ -135,7 +135,7 @@ async def test_a_role_that_cannot_be_started_again_is_tried_later_and_the_others
 
 async def test_a_fault_at_one_role_ends_the_others_for_good() -> None:
     scene = Scene(king="print('here')", envoy="import signal; signal.pause()")
-    scene.hearing_fails.append(ValueError("a fault"))
+    scene.read_errors.append(ValueError("a fault"))
     with pytest.raises(ValueError, match="a fault"):
         await scene.processes.run()
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -146,16 +146,16 @@ async def test_a_line_that_cannot_be_passed_on_is_lost_and_nothing_else() -> Non
     scene = Scene(
         king="for _ in range(300): print('x' * 1000)\nprint('end', flush=True)\nimport signal; signal.pause()"
     )
-    scene.hearing_fails.append(OSError(errno.ENOSPC, "the disk is full"))
+    scene.read_errors.append(OSError(errno.ENOSPC, "the disk is full"))
     async with playing(scene):
-        await scene.until(lambda: scene.said[-1:] == [("king", "end")])
-    assert len(scene.said) == 300
+        await scene.until(lambda: scene.lines_read[-1:] == [("king", "end")])
+    assert len(scene.lines_read) == 300
 
 
-async def test_a_role_that_does_not_hear_is_killed_when_its_keeper_gives_up() -> None:
+async def test_a_role_that_does_not_react_is_killed_when_its_keeper_gives_up() -> None:
     scene = Scene(king=STUBBORN)
     running = asyncio.create_task(scene.processes.run())
-    await scene.until(lambda: scene.said)
+    await scene.until(lambda: scene.lines_read)
     with ended(scene.child("king").pid):
         scene.processes.stop()
         running.cancel()
@@ -163,7 +163,7 @@ async def test_a_role_that_does_not_hear_is_killed_when_its_keeper_gives_up() ->
 
 
 class Hours:
-    """A clock that only goes on when it is told to."""
+    """A clock that only a test advances."""
 
     def __init__(self) -> None:
         self.now = utc_now()
@@ -220,7 +220,7 @@ async def test_a_role_that_was_asked_to_end_is_not_taken_for_silent(realm: Path)
         open_bus(f"file:{realm}", declare_application(Realm()).topology, declare_application(Realm()).kinds) as bus,
         playing(scene),
     ):
-        await scene.until(lambda: scene.said)
+        await scene.until(lambda: scene.lines_read)
         silence = SilentRoleRestarter(bus, scene.processes, settings, store=realm, clock=lambda: hours.now)
         scene.processes.stop()
         await hours.pass_by(silence, 200)

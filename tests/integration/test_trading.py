@@ -141,9 +141,7 @@ async def test_the_database_refuses_a_second_attempt_with_a_number_or_an_identif
 
 
 @pytest.mark.parametrize("answer", [None, Acked({"uuid": "u"}), Unknown("timeout")])
-async def test_the_database_refuses_a_second_attempt_beside_one_that_may_be_an_order(
-    store: TradeStore, answer: Any
-) -> None:
+async def test_the_database_refuses_a_second_attempt_while_one_may_be_an_order(store: TradeStore, answer: Any) -> None:
     attempt = await send(store)
     if answer:
         await orders.record_answer(store, attempt, answer)
@@ -251,7 +249,7 @@ async def test_an_order_whose_sender_and_command_are_dead_is_looked_up(store: Tr
     assert await intent_state(store) == "FILLED"
 
 
-async def test_an_open_order_is_looked_at_ever_less_often(store: TradeStore) -> None:
+async def test_an_open_order_is_checked_ever_less_often(store: TradeStore) -> None:
     slow = TradeStore(replace(store.settings, lookup_after=timedelta(seconds=2)), store.bus, store._pool)
     await orders.record_answer(store, await send(store), Acked({"uuid": "u"}))
     waits = []
@@ -304,7 +302,7 @@ async def test_a_lookup_finds_a_rejection(store: TradeStore) -> None:
     assert await intent_state(store) == "REJECTED"
 
 
-async def test_a_market_is_suspended_while_an_order_cannot_be_looked_up_and_resumes_with_what_waited(
+async def test_a_market_is_suspended_while_an_order_is_unclear_and_resumes_with_its_backlog(
     store: TradeStore,
 ) -> None:
     attempt = await send(store)

@@ -100,7 +100,7 @@ def no_lease(root: Path) -> None:
         (no_lease, "is only in the index"),
     ],
 )
-async def test_what_is_wrong_in_the_files_is_named(
+async def test_errors_in_the_files_are_named(
     store: FilesTrialStore, bus: FilesBus, tmp_path: Path, damage: Callable[[Path], None], complaint: str
 ) -> None:
     await bus.publish(*in_line(1))
@@ -150,7 +150,7 @@ async def test_the_log_is_read_in_the_order_of_its_transactions(store: FilesTria
     assert [data["number"] for data in await store.log_data("traced")] == [1, 2, 3, 4]
 
 
-def test_who_holds_the_lock_is_known(tmp_path: Path) -> None:
+def test_the_holder_of_the_lock_is_known(tmp_path: Path) -> None:
     store = FilesTrialStore(tmp_path, NAME)
     asyncio.run(store.create())
     assert store.holders() == []
@@ -165,7 +165,7 @@ def test_who_holds_the_lock_is_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-async def test_a_lingering_transaction_is_kept_or_not_as_it_was_told(
+async def test_a_lingering_transaction_is_kept_or_not_as_requested(
     store: FilesTrialStore, bus: FilesBus, *, keep: bool
 ) -> None:
     async with store.slow_transaction(bus, seconds=0, keep=keep) as transaction:

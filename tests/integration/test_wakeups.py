@@ -66,7 +66,7 @@ async def test_wake_ups_work_again_after_the_listening_connection_was_terminated
         await until_all(elsewhere, "DONE", 1)
 
 
-async def test_a_notice_that_is_no_text_does_not_end_the_listening(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_notice_that_is_not_text_does_not_end_the_listener(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kingdom.backends.postgres.wakeup._RECONNECT_SECONDS", 0.01)
     raw = make_conninfo(dsn, dbname="raw")
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as owner:

@@ -104,7 +104,7 @@ async def test_a_payload_that_does_not_fit_its_type_is_dead_at_once(dsn: str) ->
     assert (found["last_error_code"], found["attempt_count"]) == ("malformed", 1)
 
 
-async def test_a_handler_bound_to_a_stream_comes_before_one_for_all(dsn: str) -> None:
+async def test_a_handler_of_one_stream_takes_precedence_over_a_general_one(dsn: str) -> None:
     dispatcher, handled = Dispatcher(), list[str]()
 
     @dispatcher.reaction("Job")

@@ -105,7 +105,7 @@ async def waiting(bus: PostgresBus) -> list[tuple[str, int]]:
     return [(row["status"], row["attempt_count"]) for row in found]
 
 
-async def test_stopping_gives_back_what_has_not_begun_and_waits_for_what_has(dsn: str) -> None:
+async def test_stopping_gives_back_unstarted_events_and_waits_for_started_ones(dsn: str) -> None:
     valve = Valve()
     async with open_bus(dsn, stream("jobs", "Job")) as bus, working(bus, valve, LONG) as (worker, task):
         await fill(bus, valve)
@@ -196,7 +196,7 @@ class SilentBus(PostgresBus):
         return []
 
 
-async def test_a_claim_that_never_comes_back_does_not_keep_the_worker_from_ending(
+async def test_a_claim_that_never_returns_does_not_keep_the_worker_from_ending(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kingdom.bus.worker.worker._LAST_CLAIM_SECONDS", 0.01)
@@ -234,7 +234,7 @@ class LateBus(PostgresBus):
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_stop_beside_the_answer_of_a_claim_gives_the_events_back(dsn: str, turns: int) -> None:
+async def test_a_stop_during_a_claim_gives_the_events_back(dsn: str, turns: int) -> None:
     dispatcher, valve = Dispatcher(), Valve()
     dispatcher.effect("Job", LocalEffect(valve.call))
     valve.shut()
@@ -247,7 +247,7 @@ async def test_a_stop_beside_the_answer_of_a_claim_gives_the_events_back(dsn: st
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_process_that_was_suspended_past_its_lease_during_a_claim_goes_on(dsn: str, turns: int) -> None:
+async def test_a_process_that_was_suspended_past_its_lease_during_a_claim_continues(dsn: str, turns: int) -> None:
     lease, dispatcher, valve = timedelta(milliseconds=200), Dispatcher(), Valve()
     dispatcher.effect("Job", LocalEffect(valve.call))
     async with LateBus(dsn, Topology([stream("jobs", "Job", lease=lease)]), [EFFECTS]) as bus:
@@ -259,7 +259,7 @@ async def test_a_process_that_was_suspended_past_its_lease_during_a_claim_goes_o
 
 
 @pytest.mark.parametrize("concurrency", [1, 5])
-async def test_effects_run_concurrently_up_to_the_bound_and_not_beyond(dsn: str, concurrency: int) -> None:
+async def test_effects_run_concurrently_up_to_the_limit(dsn: str, concurrency: int) -> None:
     dispatcher, valve = Dispatcher(), Valve()
     dispatcher.effect("Job", LocalEffect(valve.call))
     async with open_bus(dsn, stream("jobs", "Job")) as bus:
@@ -272,7 +272,7 @@ async def test_effects_run_concurrently_up_to_the_bound_and_not_beyond(dsn: str,
     assert valve.most == concurrency
 
 
-async def test_a_small_stream_is_served_beside_a_large_backlog(dsn: str) -> None:
+async def test_a_small_stream_is_served_next_to_a_large_backlog(dsn: str) -> None:
     dispatcher, order = Dispatcher(), list[str]()
 
     @dispatcher.reaction("Small")

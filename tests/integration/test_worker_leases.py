@@ -57,7 +57,7 @@ async def test_a_handler_that_blocks_its_process_for_two_leases_keeps_its_event(
     ):
         envelope, ends = Envelope(type="Call", payload={"n": 1}), set[datetime]()
         await bus.publish(envelope)
-        await blocked.says("began 1")
+        await blocked.wait_for_line("began 1")
 
         async def renewed_twice() -> bool:
             ends.add((await event(bus, envelope))["locked_until"])
@@ -85,7 +85,7 @@ async def test_a_handler_that_blocks_beyond_its_deadline_loses_its_event_to_anot
     ):
         envelope = Envelope(type="Job", payload={"n": 1})
         await bus.publish(envelope)
-        await stuck.says("began 1")
+        await stuck.wait_for_line("began 1")
         await eventually(lambda: _reaped(bus))
         async with at_work(bus, dispatcher):
             await until_all(bus, "DONE", 1)
@@ -130,7 +130,7 @@ async def test_a_hung_handler_is_cut_off_at_its_deadline_and_retried(dsn: str) -
 
 
 @pytest.mark.usefixtures("renewed_early")
-async def test_a_cancelled_event_is_ended_at_the_next_renewal_and_its_neighbours_are_done(dsn: str) -> None:
+async def test_a_cancelled_event_is_ended_at_the_next_renewal_and_its_neighbors_are_done(dsn: str) -> None:
     dispatcher, hung = Dispatcher(), asyncio.Event()
 
     @dispatcher.reaction("Job")
@@ -182,7 +182,7 @@ async def test_a_lease_that_was_taken_away_ends_its_handlers_and_counts_as_lost(
 
 
 class Hanging(PostgresBus):
-    """A bus whose renewals hang until the test lets them go on."""
+    """A bus whose renewals hang until the test lets them continue."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -197,7 +197,7 @@ class Hanging(PostgresBus):
 
 
 @pytest.mark.usefixtures("renewed_early")
-async def test_a_lease_whose_renewal_hangs_is_given_up_before_it_ends_and_the_loop_goes_on(
+async def test_a_lease_whose_renewal_hangs_is_given_up_before_it_ends_and_the_loop_continues(
     dsn: str, given_up: set[int]
 ) -> None:
     dispatcher, began, cut_off = Dispatcher(), asyncio.Event(), asyncio.Event()
@@ -260,7 +260,7 @@ async def test_a_lease_that_was_given_up_is_not_renewed_while_its_handler_winds_
 
         lost, kept = numbered("Job", 2)
         async with at_work(bus, dispatcher):
-            # Each has a lease of its own.
+            # Each has its own lease.
             await bus.publish(lost)
             await eventually(lambda: _missed(bus, 1))
             lost_tokens = frozenset(bus.missed)

@@ -29,7 +29,7 @@ def line(event_type: str, count: int, key: str) -> list[Envelope]:
     return numbered(event_type, count, partition_key=key)
 
 
-async def test_a_run_stops_at_a_retry_and_its_followers_stay_behind(dsn: str) -> None:
+async def test_a_run_stops_at_a_retry_and_its_followers_wait(dsn: str) -> None:
     dispatcher, runs, failing = Dispatcher(), list[tuple[str, int]](), ("a", 2)
 
     @dispatcher.reaction("Step")

@@ -57,7 +57,7 @@ def server() -> Iterator[Server]:
 
 
 class Pause:
-    """Where handlers wait until the test lets them go on."""
+    """Where handlers wait until the test lets them continue."""
 
     def __init__(self) -> None:
         self.reached: list[object] = []
@@ -106,7 +106,7 @@ async def test_a_restart_of_the_server_costs_no_attempt_and_loses_nothing(server
     assert handled == [{"n": 21}]
 
 
-async def test_an_outage_longer_than_the_lease_cuts_handlers_off_and_the_event_comes_back(
+async def test_an_outage_longer_than_the_lease_cuts_handlers_off_and_the_event_returns(
     server: Server, given_up: set[int]
 ) -> None:
     await migrate(server.dsn)
@@ -198,7 +198,7 @@ async def test_terminated_connections_lose_nothing_and_repeat_nothing(dsn: str) 
 
 
 async def until_done(dsn: str, count: int) -> None:
-    """Wait for so many archived events, on connections of its own: the bus may still have broken ones."""
+    """Wait for this many archived events, on connections of its own: the bus may still have broken ones."""
 
     async def reached() -> bool:
         with suppress(psycopg.OperationalError):

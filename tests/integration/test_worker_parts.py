@@ -1,4 +1,4 @@
-"""What guards and renews the leases of a real worker goes on after an error, or ends the worker loudly."""
+"""The parts that guard and renew the leases of a worker continue after an error, or end the worker with an error."""
 
 import asyncio
 import math
@@ -19,7 +19,7 @@ from tests.integration.running import at_work, open_bus
 from tests.patience import PATIENCE_SECONDS
 
 
-async def test_a_guard_that_fails_goes_on(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_guard_continues(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dispatcher, began, cut_off, looks = Dispatcher(), asyncio.Event(), asyncio.Event(), list[HeldLease]()
 
     def lost_at(lease: HeldLease) -> float:
@@ -57,7 +57,7 @@ class Deadly(PostgresBus):
 
 @pytest.mark.usefixtures("renewed_early")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_worker_whose_leases_nobody_renews_any_more_stops_and_says_so(dsn: str) -> None:
+async def test_a_worker_whose_leases_are_no_longer_renewed_stops_and_reports_it(dsn: str) -> None:
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Job")

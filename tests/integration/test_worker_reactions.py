@@ -84,7 +84,7 @@ async def test_reactions_of_one_claim_share_a_lease_and_a_transaction(dsn: str) 
 
 
 @pytest.mark.parametrize("dedup", [False, True], ids=["collected writes", "with a dedup key"])
-async def test_a_failing_reaction_leaves_no_trace_and_its_neighbours_commit(dsn: str, *, dedup: bool) -> None:
+async def test_a_failing_reaction_leaves_no_trace_and_its_neighbors_commit(dsn: str, *, dedup: bool) -> None:
     dispatcher, failing = Dispatcher(), 5
 
     @dispatcher.reaction("Job")
@@ -231,7 +231,7 @@ async def test_the_lease_of_an_ordered_event_is_confirmed_before_its_reaction_ru
     assert runs == [1]
 
 
-async def test_an_event_that_cannot_be_stored_costs_its_neighbours_a_few_transactions(dsn: str) -> None:
+async def test_an_event_that_cannot_be_stored_costs_its_neighbors_a_few_transactions(dsn: str) -> None:
     dispatcher, runs = Dispatcher(), list[int]()
 
     @dispatcher.reaction("Job")
@@ -352,7 +352,7 @@ async def test_a_reaction_that_outlasts_the_idle_limit_fails_an_attempt_instead_
         (KeyError("oops"), "PENDING", "error", 1),
     ],
 )
-async def test_what_a_reaction_says_or_raises_decides_the_end(
+async def test_the_outcome_or_the_error_of_a_reaction_decides_the_end(
     dsn: str, outcome: Outcome | Exception, status: str, code: str, attempts: int
 ) -> None:
     dispatcher = Dispatcher()
@@ -373,7 +373,7 @@ async def test_what_a_reaction_says_or_raises_decides_the_end(
 
 
 async def _ended(bus: PostgresBus, count: int) -> bool:
-    """Tell whether so many events of the stream jobs were settled, in whatever way."""
+    """Return whether this many events of the stream jobs were settled, with any outcome."""
     found = await rows(
         bus,
         "SELECT id FROM kingdom.outbox_all WHERE stream = 'jobs' AND status <> 'PROCESSING'"

@@ -95,7 +95,7 @@ async def hold_bodies_in_the_memory_of_the_receiver(ground: Ground, number: int)
 
 
 @EXHAUSTION.stopped_by("the size of a body is limited", {"told": True, "not told": False})
-async def send_a_body_that_is_too_large(ground: Ground, told: bool) -> str:  # noqa: FBT001 - a case
+async def send_a_body_that_is_too_large(ground: Ground, reported: bool) -> str:  # noqa: FBT001 - a case
     most = 1000 if ground.is_defended else 1 << 20
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -104,7 +104,7 @@ async def send_a_body_that_is_too_large(ground: Ground, told: bool) -> str:  # n
 
     headers = {"X-Hub-Signature-256": f"sha256={'0' * 64}", "Content-Type": "application/json"}
     async with _receiving(ground, body_bytes_max=most) as (watch, receiver, _):
-        data: object = b" " * 2000 if told else pieces()
+        data: object = b" " * 2000 if reported else pieces()
         async with watch.session.post(receiver.url + receiving.PATH, data=data, headers=headers) as answer:
             # 401 means that the whole body was read and its signature checked.
             return "it was read" if answer.status == 401 else ""

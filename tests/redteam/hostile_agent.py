@@ -24,15 +24,15 @@ TRICKS: dict[str, Callable[[dict[str, str]], object]] = {
 
 def main(targets: str, name: str) -> None:
     """Try a trick; it succeeds if it returns, and its return value is the evidence."""
-    said: dict[str, object]
+    finding: dict[str, object]
     try:
-        said = {"succeeded": True, "evidence": str(TRICKS[name](json.loads(targets)))}
+        finding = {"succeeded": True, "evidence": str(TRICKS[name](json.loads(targets)))}
     except TimeoutError as error:
         # A timeout is not a refusal: a slow machine must not look like a defense.
-        said = {"succeeded": None, "evidence": str(error)}
+        finding = {"succeeded": None, "evidence": str(error)}
     except BaseException as error:  # noqa: BLE001 - any error that stops a trick counts
-        said = {"succeeded": False, "evidence": "".join(traceback.format_exception_only(error)).strip()}
-    sys.stdout.write("\n" + json.dumps(said) + "\n")
+        finding = {"succeeded": False, "evidence": "".join(traceback.format_exception_only(error)).strip()}
+    sys.stdout.write("\n" + json.dumps(finding) + "\n")
     sys.stdout.flush()
     os._exit(0)
 

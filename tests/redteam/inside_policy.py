@@ -78,8 +78,8 @@ async def ask_once_more_than_allowed(ground: Ground) -> str:
 )
 async def a_command_to_a_bot(ground: Ground, text: str) -> str:
     ground.remove(commands, "without_commands", lambda words, _=(): words)
-    said = commands.without_commands(text)
-    return said if any(bot.search(said) for bot in _BOTS) else ""
+    cleaned = commands.without_commands(text)
+    return cleaned if any(bot.search(cleaned) for bot in _BOTS) else ""
 
 
 @PETITIONS.stopped_by(

@@ -79,14 +79,14 @@ def of_classes() -> list[DefendedAttempt]:
     return [attempt for each in CLASSES for attempt in each.attempts]
 
 
-async def all_of_it(profile: SandboxProfile) -> list[Outcome]:
+async def run_all_attempts(profile: SandboxProfile) -> list[Outcome]:
     """Try everything; only the attempts from the sandbox depend on the profile."""
     agent = [outcome async for _, outcome in from_the_sandbox(ATTEMPTS, profile)]
     left = [outcome async for outcome in from_what_is_left()]
     return [*agent, *left, *from_words(), *[each async for each in from_classes(of_classes(), is_defended=True)]]
 
 
-async def without_defences() -> list[Outcome]:
+async def without_defenses() -> list[Outcome]:
     """Try all attempts that can be tried without their defense."""
     return [each async for each in from_classes(of_classes(), is_defended=False)]
 

@@ -54,7 +54,7 @@ class TargetHost:
         self.space, self.home, self.reports = (folder / name for name in ("space", "home", "reports"))
         self.secret_file = folder / "secret.txt"
         self.asked: list[str] = []
-        self.told: dict[str, object] = {}
+        self.victim_report: dict[str, object] = {}
         self.proxies: list[ModelProxy] = []
         self._mark = uuid4().hex
 
@@ -86,19 +86,19 @@ class TargetHost:
         if changed:
             return Tried(succeeded=True, evidence=f"changed: {', '.join(changed)}")
         try:
-            said = json.loads(finished.output.splitlines()[-1])
+            report = json.loads(finished.output.splitlines()[-1])
         except (ValueError, IndexError):
             return Tried(succeeded=False, evidence=f"it ended with exit code {finished.code}")
-        assert said["succeeded"] is not None, f"whether {trick} succeeds is unclear: {said['evidence']}"
-        return Tried(succeeded=said["succeeded"], evidence=" ".join(said["evidence"].split())[:200])
+        assert report["succeeded"] is not None, f"whether {trick} succeeds is unclear: {report['evidence']}"
+        return Tried(succeeded=report["succeeded"], evidence=" ".join(report["evidence"].split())[:200])
 
     async def answer(self, request: web.Request) -> web.Response:
         """Answer as the vendor, quoting the request, so a leaked key is visible."""
         self.asked.append(f"{request.method} {request.rel_url}")
         document = await request.json()
         got = {name: value for name, value in request.headers.items() if document.get("complain") or "key" not in name}
-        told = {"headers": got, "query": dict(request.query)}
-        return web.json_response(told, status=400 if document.get("complain") else 200)
+        reported = {"headers": got, "query": dict(request.query)}
+        return web.json_response(reported, status=400 if document.get("complain") else 200)
 
     def _a_tree(self, name: str) -> CheckoutSpec:
         return a_tree(self.folder, self.source, name)
@@ -139,7 +139,7 @@ class TargetHost:
             "other_proxy": self.proxies[1].socket,
             "secret_begins": SECRET_BEGINS,
             "key_begins": KEY_BEGINS,
-            **self.told,
+            **self.victim_report,
         }
         return {name: str(value) for name, value in known.items()}
 
@@ -159,7 +159,7 @@ class TargetHost:
             str(path.relative_to(self.folder) if path.is_relative_to(self.folder) else path): _digest(path)
             for path in files
         }
-        victim = Path(f"/proc/{self.told['victim_pid']}/stat")
+        victim = Path(f"/proc/{self.victim_report['victim_pid']}/stat")
         alive = victim.exists() and victim.read_text().rpartition(")")[2].split()[0] != "Z"
         return picture | {"the victim": str(alive), "processes left": str(marked(self._mark))}
 
@@ -196,7 +196,7 @@ async def opened(folder: Path, profile: SandboxProfile) -> AsyncIterator[TargetH
         for proxy in host.proxies:
             await proxy.open()
         assert victim.stdout is not None
-        host.told = json.loads(await asyncio.wait_for(victim.stdout.readline(), _PATIENCE.total_seconds()))
+        host.victim_report = json.loads(await asyncio.wait_for(victim.stdout.readline(), _PATIENCE.total_seconds()))
         await host.furnish()
         yield host
     finally:

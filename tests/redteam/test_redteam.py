@@ -13,13 +13,13 @@ from tests.redteam.attempts import ATTEMPTS, MEMORY
 from tests.redteam.hostile_agent import TRICKS
 from tests.redteam.suite import (
     AT_LEAST,
-    all_of_it,
     as_table,
     from_classes,
     from_the_sandbox,
     from_words,
     of_classes,
-    without_defences,
+    run_all_attempts,
+    without_defenses,
     write_json,
 )
 from tests.redteam.words import granted, petition
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
 @pytest.mark.agents
 # Races run 1,000 times.
 @pytest.mark.timeout(3600)
-async def test_whatever_is_attempted_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outcomes = await all_of_it(SandboxProfile.STRICT)
+async def test_every_attempt_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes = await run_all_attempts(SandboxProfile.STRICT)
     with capsys.disabled():
         print("\n" + as_table(outcomes))  # noqa: T201 - the table is for people
     write_json(outcomes, tmp_path / "redteam.json")
@@ -56,7 +56,7 @@ async def test_without_a_sandbox_what_only_it_stops_succeeds() -> None:
 async def test_without_the_defence_against_it_every_attempt_of_the_classes_succeeds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    outcomes = await without_defences()
+    outcomes = await without_defenses()
     with capsys.disabled():
         print("\n" + as_table(outcomes))  # noqa: T201 - the table is for people
     assert [each for each in outcomes if not each.succeeded] == []
@@ -82,11 +82,11 @@ async def test_the_attempts_can_succeed() -> None:
     assert [outcome.succeeded async for _, outcome in from_the_sandbox(one, SandboxProfile.OFF)] == [True, True]
 
 
-def test_hostile_words_win_nothing() -> None:
+def test_hostile_text_gains_nothing() -> None:
     assert [each for each in from_words() if each.succeeded] == []
 
 
-def test_words_that_are_in_order_are_heeded() -> None:
+def test_valid_words_are_accepted() -> None:
     assert granted(petition("github.comment", body="Well done.")) == "granted"
     assert is_own_branch("kingdom/wf-1/tree1", "wf-1")
 

@@ -13,26 +13,26 @@ _SECONDS = 3.0
 
 
 def reach_a_service_of_the_machine(target: dict[str, str]) -> str:
-    return _heard(socket.create_connection(("127.0.0.1", int(target["victim_port"])), _PATIENCE_SECONDS))
+    return _read(socket.create_connection(("127.0.0.1", int(target["victim_port"])), _PATIENCE_SECONDS))
 
 
 def reach_a_service_by_an_abstract_name(target: dict[str, str]) -> str:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(f"\0{target['victim_abstract']}")
-    return _heard(connection)
+    return _read(connection)
 
 
 def reach_a_service_by_its_file(target: dict[str, str]) -> str:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(target["victim_socket"])
-    return _heard(connection)
+    return _read(connection)
 
 
 def reach_the_proxy_of_another_soldier(target: dict[str, str]) -> str:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(target["other_proxy"])
     connection.sendall(b"HEAD / HTTP/1.1\r\nHost: gate\r\n\r\n")
-    return _heard(connection)
+    return _read(connection)
 
 
 def ask_the_cloud_for_credentials(target: dict[str, str]) -> str:
@@ -146,7 +146,7 @@ def choose_another_account(target: dict[str, str]) -> str:
 
 
 def use_up_the_connections_of_the_host(target: dict[str, str]) -> str:
-    """Hold so many connections that others get none; those that are closed at once do not count."""
+    """Hold this many connections that others get none; those that are closed at once do not count."""
     held = []
     for _ in range(400):
         connection = socket.socket(socket.AF_UNIX)
@@ -169,7 +169,7 @@ def use_up_the_connections_of_the_host(target: dict[str, str]) -> str:
     return f"{living} connections"
 
 
-def _heard(connection: socket.socket) -> str:
+def _read(connection: socket.socket) -> str:
     with connection:
         connection.settimeout(_PATIENCE_SECONDS)
         return connection.recv(100).decode()

@@ -23,17 +23,17 @@ def main(folder: str) -> None:
     named.listen()
     for listener in (network, hidden, named):
         threading.Thread(target=_tell, args=(listener, secret), daemon=True).start()
-    told = {
+    reported = {
         "victim_pid": os.getpid(),
         "victim_port": network.getsockname()[1],
         "victim_abstract": f"kingdom-victim-{os.getpid()}",
         "victim_socket": f"{folder}/victim",
         "victim_memory": _in_memory_of_all(secret),
     }
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(reported) + "\n")
     sys.stdout.flush()
     sys.stdin.read()
-    ctypes.CDLL(None).shmctl(told["victim_memory"], 0, None)
+    ctypes.CDLL(None).shmctl(reported["victim_memory"], 0, None)
     Path(folder, "victim").unlink()
 
 

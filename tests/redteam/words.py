@@ -117,16 +117,16 @@ def a_pull_request_from_a_branch_of_others() -> str:
 
 @stopped_by("redaction of known secrets and well-known tokens")
 def a_secret_in_the_output() -> str:
-    told = Redaction(["the-key-of-the-host"]).text("My key is the-key-of-the-host, and this too: " + _TOKEN)
-    return told if "the-key-of-the-host" in told or _TOKEN in told else ""
+    reported = Redaction(["the-key-of-the-host"]).text("My key is the-key-of-the-host, and this too: " + _TOKEN)
+    return reported if "the-key-of-the-host" in reported or _TOKEN in reported else ""
 
 
 @stopped_by("redaction of known secrets in every spelling")
 def a_secret_in_another_spelling() -> str:
     secret = "the-key-of-the-host"  # noqa: S105 - it is none
     spelled = base64.b64encode(secret.encode()).decode().rstrip("=")
-    told = Redaction([secret]).text(f"cat config: {spelled}==")
-    return told if spelled in told else ""
+    reported = Redaction([secret]).text(f"cat config: {spelled}==")
+    return reported if spelled in reported else ""
 
 
 def _context() -> PromptContext:

@@ -17,7 +17,7 @@ BUCKET_NAMES = frozenset(
 EMPTY_SUFFIXES = ("Abstract", "Helper", "Impl", "Manager", "Port", "Service", "UseCase", "Util", "Utils")
 EMPTY_PREFIXES = ("Abstract",)
 
-# Class names that may stand in several modules of the product, each with its reason.
+# Class names that may occur in several modules of the product, each with its reason.
 SHARED_CLASS_NAMES: Mapping[str, str] = {}
 
 # Words that once named things here, and the word to use instead. They are no part of any name in the product.
@@ -64,6 +64,11 @@ RETIRED_WORDS: Mapping[str, str] = {
     "voice": "tools",
     "whoever": "caller",
 }
+# Words that a test name cannot have: they need another sentence to be understood.
+VAGUE_WORDS = frozenset(
+    {"anew", "anybody", "everybody", "hear", "heard", "hears", "mended", "nobody", "said", "shall", "somebody"}
+    | {"spoilt", "tells", "told", "whoever", "whom"}
+)
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _TYPE_IGNORE = re.compile(r"#\s*type:\s*ignore(?P<rest>.*)")
 _IGNORE_WITH_REASON = re.compile(r"\[[^\]]+\]\s+#\s*\S")
@@ -125,7 +130,7 @@ def private_registries(lock: str) -> Iterator[str]:
 
 
 def repeated_classes(texts: Mapping[str, str], shared: Mapping[str, str] = SHARED_CLASS_NAMES) -> Iterator[str]:
-    """Complain about class names that stand in several modules, and about exceptions that are not needed."""
+    """Complain about class names in several modules, and about unneeded exceptions."""
     names = Counter(name for text in texts.values() for name in re.findall(r"^class (\w+)", text, re.MULTILINE))
     for name in sorted(name for name, count in names.items() if count > 1 and name not in shared):
         places = [place for place, text in texts.items() if re.search(rf"^class {name}\b", text, re.MULTILINE)]
@@ -141,6 +146,13 @@ def retired_words(path: PurePath, text: str) -> Iterator[str]:
         for word in (word.lower() for word in _WORDS.findall(name)):
             if word in RETIRED_WORDS:
                 yield f"{name}: {word!r} is retired, use {RETIRED_WORDS[word]}"
+
+
+def vague_test_names(text: str) -> Iterator[str]:
+    """Complain about test names that a reader must translate."""
+    for name in _defined_names(ast.parse(text)):
+        if name.startswith("test_") and (found := VAGUE_WORDS & set(name.split("_"))):
+            yield f"{name}: say it without {', '.join(sorted(found))}"
 
 
 def large_folders(modules: Iterable[PurePath]) -> Iterator[str]:

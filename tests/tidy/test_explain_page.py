@@ -29,5 +29,5 @@ def test_the_page_names_the_fields_of_each_object(struct: type[msgspec.Struct]) 
     assert re.findall(r"`(\w+)`", row) == [field.name for field in msgspec.structs.fields(struct)]
 
 
-def test_the_page_tells_every_kind_of_moment() -> None:
+def test_the_page_shows_every_kind_of_moment() -> None:
     assert [kind for kind in MomentKind if f"`{kind}`" not in PAGE] == []

@@ -55,7 +55,7 @@ def test_importing_any_module_opens_nothing() -> None:
     assert {module: doings for module, doings in found.items() if doings} == {}
 
 
-def test_commands_and_roles_load_only_the_dear_libraries_that_they_use() -> None:
+def test_commands_and_roles_load_only_the_expensive_libraries_that_they_use() -> None:
     program = (
         "import importlib, json, sys\n"
         "print(json.dumps([importlib.import_module(name) and list(sys.modules) for name in sys.argv[1:]]))"

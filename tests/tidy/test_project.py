@@ -57,6 +57,6 @@ def test_a_form_has_what_github_needs(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "SECURITY.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md"])
-def test_links_of_a_page_beside_the_code_lead_somewhere(name: str) -> None:
+def test_links_of_a_page_next_to_the_code_are_valid(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     assert [place for place in _LINK.findall(text) if not (ROOT / place).exists()] == []

@@ -25,7 +25,7 @@ def test_a_page_of_the_reference_is_the_generated_one(name: str) -> None:
     assert (PLACE / f"{name}.md").read_text(encoding="utf-8") == PAGES[name](), hint
 
 
-def test_every_command_stands_on_the_page() -> None:
+def test_every_command_is_on_the_page() -> None:
     shown = {section.partition("\n")[0] for section in PAGES["cli"]().split("\n### kingdom ")[1:]}
     assert shown == {words for noun in NOUNS for words, _ in commands_of(noun)} | (WORDS.keys() - set(NOUNS))
 

@@ -37,12 +37,14 @@ def test_the_published_schema_is_the_generated_one(page: str, noun: str, schema:
 
 
 @pytest.mark.parametrize("words", [{}, {"Colours": {"wall": "Its own."}}, {"Walls": {"wall": "Its own."}}])
-def test_a_field_without_words_or_words_without_a_field_are_an_error(words: dict[str, dict[str, str]]) -> None:
+def test_a_field_without_a_description_or_a_description_without_a_field_is_an_error(
+    words: dict[str, dict[str, str]],
+) -> None:
     with pytest.raises(LookupError, match="add or remove"):
         schema_of(Colours, words)
 
 
-def test_the_meaning_of_a_field_is_shown_where_somebody_writes_it() -> None:
+def test_the_meaning_of_a_field_is_shown_next_to_it() -> None:
     schema = schema_of(Colours, {"Colours": {"wall": "Its own.", "door": "Another one."}})
     assert schema["$defs"]["Colours"]["properties"]["door"] == {
         "type": "string",

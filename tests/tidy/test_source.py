@@ -39,7 +39,7 @@ def test_the_product_keeps_the_rule(rule: Callable[[str], Iterator[str]]) -> Non
     assert complaints(rule, source_files()) == []
 
 
-def test_no_class_name_of_the_product_stands_twice() -> None:
+def test_no_class_name_of_the_product_occurs_twice() -> None:
     texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in source_files()}
     assert list(rules.repeated_classes(texts)) == []
 
@@ -53,11 +53,15 @@ def test_no_name_of_the_product_has_a_retired_word() -> None:
     assert found == []
 
 
+def test_test_names_have_no_vague_words() -> None:
+    assert complaints(rules.vague_test_names, sorted((ROOT / "tests").rglob("test_*.py"))) == []
+
+
 def test_no_folder_of_the_product_has_too_many_modules() -> None:
     assert list(rules.large_folders(path.relative_to(ROOT) for path in source_files())) == []
 
 
-def test_modules_are_named_for_their_duty() -> None:
+def test_modules_are_named_for_their_responsibility() -> None:
     names = [path.relative_to(ROOT) for path in python_files()]
     assert [f"{name}: {words}" for name in names for words in rules.bucket_names(name)] == []
 
@@ -66,7 +70,7 @@ def test_no_text_names_a_private_path() -> None:
     assert complaints(rules.private_paths, text_files()) == []
 
 
-def test_no_process_of_ours_runs_what_lies_in_the_current_directory() -> None:
+def test_no_process_of_ours_runs_files_of_the_current_directory() -> None:
     assert complaints(rules.open_interpreters, (ROOT / "src").rglob("*.py")) == []
 
 
@@ -127,7 +131,7 @@ def test_a_rule_accepts_a_good_sample(rule: Callable[[str], Iterator[str]], samp
     assert list(rule(sample)) == []
 
 
-def test_a_class_name_that_stands_twice_is_found() -> None:
+def test_a_class_name_that_occurs_twice_is_found() -> None:
     texts = {"a.py": "class Report: ...\nclass Query: ...", "b.py": "class Report(Base): ...\nclass Other: ..."}
     assert list(rules.repeated_classes(texts, {})) == ["class Report is defined 2 times: a.py, b.py"]
     assert list(rules.repeated_classes(texts, {"Report": "two views of one thing"})) == []
@@ -152,6 +156,11 @@ def test_an_exception_that_is_not_needed_is_found() -> None:
 )
 def test_a_retired_word_is_found(name: str, text: str) -> None:
     assert list(rules.retired_words(PurePath(name), text)) != []
+
+
+def test_a_vague_test_name_is_found() -> None:
+    assert list(rules.vague_test_names("def test_whoever_waits_is_told(): ...")) != []
+    assert list(rules.vague_test_names("def test_a_waiting_sender_is_notified(): ...\ndef told(): ...")) == []
 
 
 def test_words_that_only_contain_a_retired_one_are_accepted() -> None:

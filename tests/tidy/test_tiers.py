@@ -82,7 +82,7 @@ def test_nothing_is_released_without_the_gate_and_the_proof() -> None:
     assert jobs["publish"]["needs"] == ["check", "proof"]
 
 
-def test_ci_runs_the_gate_as_everybody_does() -> None:
+def test_ci_runs_the_gate_like_every_developer() -> None:
     steps = workflow("check")["jobs"]["check"]["steps"]
     assert steps[-1] == {"run": ".ci/run"}
     assert '"${@:-check}"' in (ROOT / ".ci" / "run").read_text(encoding="utf-8")

@@ -57,7 +57,7 @@ def test_there_are_28_types_each_with_its_data() -> None:
     assert known == EXPECTED
 
 
-def test_an_entry_says_when_what_who_and_its_data() -> None:
+def test_an_entry_shows_time_event_role_and_data() -> None:
     logged = to_log_entry(
         AssignmentCompleted(assignment_id="task-20260207-001", status="success", duration_seconds=180), "gen-pr", AT
     )
@@ -83,11 +83,11 @@ def test_a_word_that_python_reserves_is_written_as_it_is() -> None:
         TokenStatusChanged(from_="ok", to="warning", daily_cost_usd="215.40"),
     ],
 )
-def test_what_was_written_is_read_as_it_was(event: InternalEvent) -> None:
+def test_a_logged_event_is_read_back_unchanged(event: InternalEvent) -> None:
     assert read_log_entry(to_log_entry(event, "anybody", AT)) == event
 
 
-def test_what_is_something_else_is_not_read() -> None:
+def test_other_log_entries_are_not_read() -> None:
     assert read_log_entry(LogEntry(type="WorkStarted", actor="engine", data={"workId": "w"})) is None
     assert read_log_entry(LogEntry(type="task.completed", actor="gen-pr", data={"task_id": "task-1"})) is None
 

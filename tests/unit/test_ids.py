@@ -15,7 +15,7 @@ def test_an_event_id_is_a_uuid_of_version_7() -> None:
         assert (event_id.version, event_id.variant) == (7, RFC_4122)
 
 
-def test_an_event_id_carries_the_millisecond_of_its_making(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_id_contains_the_millisecond_of_its_creation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 1_234_567_891_234_999_999)
     assert new_event_id().int >> 80 == 1_234_567_891_234
 
@@ -42,7 +42,7 @@ def test_event_ids_are_unique_and_use_every_random_bit() -> None:
     assert seen_zeros & random_bits == random_bits
 
 
-def test_a_trace_id_is_what_w3c_asks_for() -> None:
+def test_a_trace_id_has_the_format_of_w3c() -> None:
     ids = {new_trace_id() for _ in range(1000)}
     assert len(ids) == 1000
     for trace_id in ids:
@@ -50,7 +50,7 @@ def test_a_trace_id_is_what_w3c_asks_for() -> None:
         assert set(trace_id) != {"0"}
 
 
-def test_a_short_id_stands_behind_the_first_one_of_every_earlier_moment_and_before_that_of_a_later_one() -> None:
+def test_a_short_id_sorts_by_its_creation_time() -> None:
     before = utc_now()
     made = new_id("wf")
     assert first_id("wf", before) <= made < first_id("wf", before + timedelta(minutes=1))

@@ -44,14 +44,14 @@ def test_the_file_to_start_from_can_be_read_also_where_its_offers_are_taken(
     assert (realm.sentinel.github.token, realm.envoy.slack.app_token) == ("github_token", "slack_app_token")
 
 
-def test_a_server_of_our_own_lies_beside_the_file_too(tmp_path: Path) -> None:
+def test_an_embedded_server_is_next_to_the_file_too(tmp_path: Path) -> None:
     realm = read(tmp_path, "database_url: embedded:realm/postgres?account=nobody\n")
     assert realm.database_url == f"embedded:{tmp_path}/realm/postgres?account=nobody"
     assert store(tmp_path / "kingdom.yaml") == realm.database_url
     assert read(tmp_path, "database_url: embedded:/var/lib/pg\n").database_url == "embedded:/var/lib/pg"
 
 
-def test_one_channel_is_used_by_everybody_who_speaks(tmp_path: Path) -> None:
+def test_all_roles_send_to_one_channel(tmp_path: Path) -> None:
     realm = read(tmp_path, "channel: dev\n")
     assert [part.channel for part in (realm.king, realm.envoy, realm.chamberlain)] == ["dev"] * 3
 
@@ -71,12 +71,12 @@ def test_the_password_of_the_store_is_a_secret(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "password"),
+    ("spelled", "password"),
     [("swordfish", "swordfish"), (r"'sword\'s fish'", "sword's fish"), ("'sword fish'", "sword fish")],
 )
 @pytest.mark.parametrize("equals", ["=", " = "])
-def test_the_password_among_the_words_of_a_driver_is_a_secret_too(equals: str, said: str, password: str) -> None:
-    realm = Realm(database_url=f"host=db password{equals}{said} user=anna")
+def test_the_password_in_a_connection_string_is_a_secret_too(equals: str, spelled: str, password: str) -> None:
+    realm = Realm(database_url=f"host=db password{equals}{spelled} user=anna")
     assert secrets_of(realm) == {password}
     assert mask_secrets(realm)["database_url"] == f"host=db password{equals}*** user=anna"
 
@@ -96,7 +96,7 @@ def test_paths_begin_at_the_file(tmp_path: Path) -> None:
         assert read(tmp_path, f"database_url: {url}\n").database_url == "file:/srv/realm"
 
 
-def test_generals_lie_where_the_file_says_or_in_the_store_of_files_or_beside_the_file() -> None:
+def test_the_directory_of_generals_is_in_the_setting_in_the_store_or_next_to_the_file() -> None:
     file = Path("sub/kingdom.yaml")
     in_files = Settings(database_url="file:///srv/realm", file=file)
     in_database = Settings(database_url="postgresql://somewhere/db", file=file)
@@ -125,7 +125,7 @@ def test_errors_name_the_line_the_field_and_what_is_wanted(tmp_path: Path, text:
     assert expected in complaint(tmp_path, text)
 
 
-def test_a_missing_file_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_with_the_next_step(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match="does not exist: `kingdom config example`"):
         read_realm(tmp_path / "kingdom.yaml")
 
@@ -143,7 +143,7 @@ def test_secrets_come_from_the_environment_or_a_file(tmp_path: Path, monkeypatch
     assert secrets == ("from-environment", "from-file", "plain")
 
 
-def test_a_secret_that_is_not_there_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_missing_secret_is_reported_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert complaint(tmp_path, f"{GITHUB}env:NO_SUCH_VARIABLE\n") == (
         "kingdom.yaml:4: sentinel.github.token is read from the environment variable NO_SUCH_VARIABLE,"
@@ -153,7 +153,7 @@ def test_a_secret_that_is_not_there_is_told_with_its_line(tmp_path: Path) -> Non
     assert "empty, which is empty: write the secret there" in complaint(tmp_path, f"{GITHUB}file:empty\n")
 
 
-def test_what_is_shown_has_no_secret_in_it(tmp_path: Path) -> None:
+def test_shown_settings_contain_no_secret(tmp_path: Path) -> None:
     secrets = "database_url: postgresql://me:hush-1@host/db?password=hush-2\n"
     secrets += f"{GITHUB}hush-3\n    webhook: {{secrets: [hush-4, hush-5]}}\n"
     secrets += "envoy:\n  slack: {bot_token: hush-6, app_token: hush-7}\n"
@@ -166,7 +166,7 @@ def test_what_is_shown_has_no_secret_in_it(tmp_path: Path) -> None:
     assert "hush" not in mask_secrets(Realm(database_url="postgresql://me:7hu/hush@host/db"))["database_url"]
 
 
-def test_an_error_beside_a_secret_does_not_show_it(tmp_path: Path) -> None:
+def test_an_error_near_a_secret_does_not_show_it(tmp_path: Path) -> None:
     wrong = f"{GITHUB}hush\n    poll_seconds: never\n    webhook: {{secrets: hush}}\n"
     assert "hush" not in complaint(tmp_path, wrong)
     (tmp_path / "secret").write_bytes(b"\xff\xfehush")
@@ -188,12 +188,12 @@ def test_the_store_of_a_file_is_known_without_its_other_secrets(tmp_path: Path) 
     ["databse_url: file:other\n", "- database_url: file:other\n", "\ndatabase_url: 5\n", "database_url: [\n", "\n"],
     ids=["misspelt", "list", "number", "broken", "empty"],
 )
-def test_a_wrong_file_is_refused_with_the_same_words_by_who_only_wants_its_store(tmp_path: Path, text: str) -> None:
-    told = complaint(tmp_path, text)
+def test_a_command_that_needs_only_the_store_reports_an_invalid_file_in_the_same_way(tmp_path: Path, text: str) -> None:
+    reported = complaint(tmp_path, text)
     with pytest.raises(Misconfigured) as caught:
         store(tmp_path / "kingdom.yaml")
-    assert str(caught.value).removeprefix(f"{tmp_path}/") == told
-    assert told.startswith("kingdom.yaml:")
+    assert str(caught.value).removeprefix(f"{tmp_path}/") == reported
+    assert reported.startswith("kingdom.yaml:")
 
 
 def test_a_file_that_names_no_store_may_have_any_other_field(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_file_that_names_no_store_may_have_any_other_field(tmp_path: Path) -> 
     assert store(file) == ""
 
 
-def test_one_part_of_a_file_can_be_read_whatever_stands_in_the_others(tmp_path: Path) -> None:
+def test_one_part_of_a_file_can_be_read_even_if_others_are_invalid(tmp_path: Path) -> None:
     file = tmp_path / "kingdom.yaml"
     file.write_text("king: 0\ngenerals: ours\nsoldiers: {directory: space, slots: none}\n")
     assert read_part(file, "generals") == Realm(generals=f"{tmp_path}/ours")
@@ -213,7 +213,7 @@ def test_one_part_of_a_file_can_be_read_whatever_stands_in_the_others(tmp_path: 
         read_part(file, "generals")
 
 
-def test_the_shares_of_the_budget_and_the_memory_of_what_was_seen_are_said_once(tmp_path: Path) -> None:
+def test_the_budget_shares_and_the_retention_of_seen_events_are_configured_once(tmp_path: Path) -> None:
     file = tmp_path / "kingdom.yaml"
     file.write_text(
         "chamberlain: {budget: {warning_percent: 50}, retention: {seen_days: 3}}\n"

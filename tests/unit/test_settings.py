@@ -15,7 +15,7 @@ def _empty(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_what_is_given_comes_before_our_variable_and_that_before_the_common_one(
+def test_an_option_takes_precedence_over_our_variable_and_our_variable_over_the_common_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://common")
@@ -25,7 +25,7 @@ def test_what_is_given_comes_before_our_variable_and_that_before_the_common_one(
     assert Settings.read(database_url="postgresql://given").database_url == "postgresql://given"
 
 
-def test_with_nothing_said_the_store_is_a_directory_beside_the_work() -> None:
+def test_without_a_setting_the_store_is_a_directory_in_the_current_one() -> None:
     assert Settings.read().database_url == "file:realm"
 
 
@@ -55,13 +55,13 @@ def test_the_environment_sets_everything(monkeypatch: pytest.MonkeyPatch) -> Non
     )
 
 
-def test_a_flag_that_is_neither_yes_nor_no_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flag_other_than_yes_or_no_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KINGDOM_THROUGH_PGBOUNCER", "perhaps")
     with pytest.raises(Misconfigured, match="KINGDOM_THROUGH_PGBOUNCER is 'perhaps'"):
         Settings.read(database_url="postgresql://given")
 
 
-def test_behind_pgbouncer_a_session_of_its_own_needs_a_direct_way() -> None:
+def test_a_dedicated_session_behind_pgbouncer_needs_a_direct_connection() -> None:
     direct = Settings(database_url="direct")
     assert direct.direct_url == "direct"
     behind = Settings(database_url="bouncer", through_pgbouncer=True, listen_url="server")

@@ -4,7 +4,7 @@ from kingdom.text import sentence, with_reason
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         ("it ended", "it ended."),
         ("It ended.\n", "It ended."),
@@ -16,10 +16,10 @@ from kingdom.text import sentence, with_reason
         ("fails (twice)", "fails (twice)."),
     ],
 )
-def test_a_sentence_ends_once(words: str, said: str) -> None:
-    assert sentence(words) == said
+def test_a_sentence_ends_once(words: str, expected: str) -> None:
+    assert sentence(words) == expected
 
 
-def test_a_colon_stands_only_before_a_reason() -> None:
+def test_a_colon_occurs_only_before_a_reason() -> None:
     assert with_reason("`make` failed (exit code 1)", " no rule\n") == "`make` failed (exit code 1): no rule"
     assert with_reason("`false` failed (exit code 1)", "\n") == "`false` failed (exit code 1)"

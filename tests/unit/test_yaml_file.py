@@ -6,7 +6,7 @@ from kingdom.yaml_file import explain_in_plain_words, read_yaml
 
 
 @pytest.mark.parametrize(
-    ("said", "plain"),
+    ("message", "plain"),
     [
         ("Expected `int`, got `str`", "must be a whole number, not text"),
         ("Expected `float`, got `bool`", "must be a number, not true or false"),
@@ -33,8 +33,8 @@ from kingdom.yaml_file import explain_in_plain_words, read_yaml
         ("it has two ends: keep one", "it has two ends: keep one"),
     ],
 )
-def test_what_is_wrong_with_a_value_is_said_in_plain_words(said: str, plain: str) -> None:
-    assert explain_in_plain_words(said) == plain
+def test_an_invalid_value_is_described_in_plain_words(message: str, plain: str) -> None:
+    assert explain_in_plain_words(message) == plain
 
 
 def test_a_wrong_value_is_named_by_its_line_and_its_field() -> None:

@@ -1,1 +1,1 @@
-"""Other queues with the same load, each in an environment of its own."""
+"""Other queues with the same load, each in its own environment."""

@@ -24,7 +24,7 @@ from kingdom.errors import (
 )
 
 _LATER = "send the same request again after a moment"
-_CHANGE = "read it again, and decide anew"
+_CHANGE = "read it again, and decide again"
 _CORRECT = "correct the request; /api/v1/openapi.json describes it"
 # The status and the next step of each error. The first class that fits counts.
 _ANSWERS: Mapping[type[KingdomError], tuple[int, str]] = {

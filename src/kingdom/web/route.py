@@ -149,5 +149,5 @@ def part_of(items: Sequence[_T], key: Callable[[_T], str], query: PageQuery) -> 
 
 
 def page_of(kind: Any) -> Any:
-    """Return the type of a page of a type that is made at run time."""
+    """Return the type of a page whose items have the given type."""
     return Page[kind]

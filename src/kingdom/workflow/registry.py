@@ -80,8 +80,7 @@ async def create_git(bus: Bus, git: Git, *, actor: str) -> Git:
     """Register a repository. Refuse it if events with its repository name already belong to another Git."""
 
     async def act(transaction: Transaction) -> Git:
-        found = [record async for record in each_record(transaction, RecordQuery(kind=GITS.name, state=ACTIVE))]
-        for other in read_documents(found, Git):
+        for other in await _active_gits(transaction):
             if other.matches(git.repo) and other.id != git.id:
                 asked = f"events of {git.repo} use it, so {git.id} cannot have the repository name {git.repo} too"
                 allowed = (f"delete {other.id} first", f'create {git.id} with --repo "", for no events')
@@ -108,8 +107,7 @@ async def show_git(bus: Bus, git_id: str) -> tuple[Git, ResourceUsers]:
 
 async def git_finder(transaction: Transaction) -> Callable[[str], str]:
     """Return a function that finds the id of a registered repository by its name on GitHub."""
-    found = [record async for record in each_record(transaction, RecordQuery(kind=GITS.name, state=ACTIVE))]
-    gits = list(read_documents(found, Git))
+    gits = await _active_gits(transaction)
 
     def find(repo: str) -> str:
         for git in gits:
@@ -119,6 +117,11 @@ async def git_finder(transaction: Transaction) -> Callable[[str], str]:
         raise NotFound(f"the repository {repo} is not registered: register it with `{create}`")
 
     return find
+
+
+async def _active_gits(transaction: Transaction) -> list[Git]:
+    found = [record async for record in each_record(transaction, RecordQuery(kind=GITS.name, state=ACTIVE))]
+    return list(read_documents(found, Git))
 
 
 async def register_mcp_server(bus: Bus, server: McpServer, *, actor: str) -> McpServer:

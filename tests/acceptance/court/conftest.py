@@ -1,4 +1,4 @@
-"""One house per backend for all tests here; each story happens in it once, whoever asks for it first."""
+"""One court per backend for all tests here. Each story runs in it once, for the first test that needs it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -17,33 +17,33 @@ from tests.acceptance.court.opening import opened_court
 
 @pytest.fixture(scope="package", params=["files", "postgres"])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Where the house is kept; empty for files, which lie in the house itself."""
+    """The URL of the store; empty for files, which are in the directory of the court."""
     with _database(request, "court") if request.param == "postgres" else nullcontext("") as url:
         yield url
 
 
 @pytest.fixture(scope="package")
 def second_url(url: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Where another house is kept, in the same kind of store."""
+    """The URL of another store of the same kind."""
     with _database(request, "second_court") if url else nullcontext("") as second:
         yield second
 
 
 @pytest.fixture(scope="package")
 def claude_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Where the house with real soldiers is kept: what they do is the same with any store."""
+    """The URL of the store of the court with real soldiers. One kind of store is enough for them."""
     with _database(request, "claude_court") as url:
         yield url
 
 
 @pytest.fixture(scope="package")
-def house_directory(url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def court_directory(url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("court-postgres" if url else "court-files")
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
-async def court(url: str, house_directory: Path) -> AsyncIterator[Court]:
-    async with opened_court(house_directory, url) as court:
+async def court(url: str, court_directory: Path) -> AsyncIterator[Court]:
+    async with opened_court(court_directory, url) as court:
         yield court
 
 
@@ -81,5 +81,5 @@ async def killed(court: Court, review_by_hook: tuple[stories.Story, int]) -> int
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
-async def up_and_down(house_directory: Path, second_url: str) -> list[LogEntry]:
-    return await trouble.up_and_down(house_directory.with_name(f"{house_directory.name}-up"), second_url)
+async def up_and_down(court_directory: Path, second_url: str) -> list[LogEntry]:
+    return await trouble.up_and_down(court_directory.with_name(f"{court_directory.name}-up"), second_url)

@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Court:
-    """A house with everybody in it, its store, and a person who is in its channel of Slack."""
+    """A running court, its store, and a person in its Slack channel."""
 
-    house: CourtProcesses
+    processes: CourtProcesses
     bus: Bus
     operations: Operations
     person: str
@@ -37,7 +37,7 @@ class Court:
             return [msgspec.convert(record.doc, kind) async for record in found]
 
     async def document(self, kind: str, record_id: str) -> dict[str, Any] | None:
-        """Return what is stored under an id."""
+        """Return the document with an id."""
         async with self.bus.transaction() as transaction:
             record = await transaction.get(kind, record_id)
         return dict(record.doc) if record else None
@@ -69,29 +69,29 @@ class Court:
         return await wait(there, f"{fields} {until}")
 
     async def log(self, *types: str) -> list[LogEntry]:
-        """Return the whole log, or what is in it of these types."""
-        return [entry for entry in await whole_log(self.operations) if not types or entry.type in types]
+        """Return all log entries, or only those of these types."""
+        return [entry for entry in await read_log(self.operations) if not types or entry.type in types]
 
-    async def said(self, event_type: str, **data: object) -> list[dict[str, Any]]:
-        """Return the data of the internal events of a type that say this."""
+    async def logged_data(self, event_type: str, **data: object) -> list[dict[str, Any]]:
+        """Return the data of the internal events of a type that contain these values."""
         found = [dict(entry.data) for entry in await self.log(event_type)]
         return [each for each in found if data.items() <= each.items()]
 
-    async def told(self) -> list[dict[str, Any]]:
-        """Return everything in the channel, in the order in which it was said."""
-        state = await self.house.look("slack", "state")
+    async def channel_messages(self) -> list[dict[str, Any]]:
+        """Return all messages of the channel in order."""
+        state = await self.processes.look("slack", "state")
         channel = next(key for key, each in state["channels"].items() if each["name"] == CHANNEL)
         messages: list[dict[str, Any]] = state["messages"].get(channel, [])
         return messages
 
     async def thread(self, assignment_id: str) -> list[dict[str, Any]]:
         """Return the thread of an assignment."""
-        messages = await self.told()
+        messages = await self.channel_messages()
         roots = [each["ts"] for each in messages if f" as {assignment_id}." in each["text"] and not _is_reply(each)]
         return [each for each in messages if each["ts"] in roots or each.get("thread_ts") in roots]
 
     async def thread_with(self, assignment_id: str, words: str) -> list[dict[str, Any]]:
-        """Wait until something was said in the thread of an assignment."""
+        """Wait for a message in the thread of an assignment."""
 
         async def there() -> list[dict[str, Any]]:
             thread = await self.thread(assignment_id)
@@ -101,8 +101,8 @@ class Court:
 
     def paths(self) -> frozenset[str]:
         """Return every path in the realm."""
-        realm = self.house.realm
-        # Unlike rglob it goes on where a directory has gone meanwhile.
+        realm = self.processes.realm
+        # Unlike rglob it continues where a directory has gone in the meantime.
         walk = os.walk(realm)
         found = (Path(place, name) for place, folders, files in walk for name in (*folders, *files))
         return frozenset(path.relative_to(realm).as_posix() for path in found)
@@ -111,7 +111,7 @@ class Court:
         """Wait until a role wrote something."""
 
         async def there() -> bool:
-            return words in self.house.log(role)
+            return words in self.processes.log(role)
 
         await wait(there, f"{role} says {words!r}")
 
@@ -122,7 +122,7 @@ async def wait(ready: Callable[[], Awaitable[T | None]], what: str) -> T:
     return found
 
 
-async def whole_log(operations: Operations) -> list[LogEntry]:
+async def read_log(operations: Operations) -> list[LogEntry]:
     """Return everything in the log of a store."""
     entries: list[LogEntry] = []
     cursor = LogCursor()
@@ -133,7 +133,7 @@ async def whole_log(operations: Operations) -> list[LogEntry]:
 
 
 def buttons(message: dict[str, Any]) -> dict[str, str]:
-    """Return the actions behind the buttons of a message, by what stands on them."""
+    """Return the actions of the buttons of a message, by their labels."""
     elements = [element for block in message.get("blocks", []) for element in block.get("elements", [])]
     return {each["text"]["text"]: each["action_id"] for each in elements if each["type"] == "button"}
 

@@ -1,4 +1,4 @@
-"""Opening a court: one house with stand-ins, people, Generals and every role as a process of its own."""
+"""Open a court: stand-ins, people, Generals, and a process for each role."""
 
 import asyncio
 import os
@@ -18,14 +18,14 @@ from kingdom.roles import declare_application
 from tests.acceptance.court.court import Court, wait
 from tests.acceptance.court.packages import REPOSITORIES, gates, write_packages
 
-# Nobody is told by a hook what happens here.
+# This repository has no webhook, so it must be polled.
 POLLED = "acme/polled"
 OLD_PROMPT = "task-20200101-001.md"
 SILENT_ROLE = "herald"
 # Between these two it is always another day.
 _WEST, _EAST = "Etc/GMT+12", "Pacific/Kiritimati"
 _NEVER = 1000
-# More than all roles write during the stories, so that what is there at the start is put aside, and nothing later.
+# More than all roles write during the stories, so only the logs that exist at the start are rotated.
 _LOG_MAX_MB = 0.2
 _HEALTHY = {"yellow": _NEVER, "orange": _NEVER, "red": _NEVER, "disk_yellow": _NEVER, "disk_orange": _NEVER}
 # A call that a busy machine answers late is not known to have failed.
@@ -47,10 +47,10 @@ async def opened_court(directory: Path, url: str) -> AsyncIterator[Court]:
     """Open a court in which nothing has happened yet but its Chamberlain's first day."""
     async with _empty_court(directory, url) as court:
         await _have_a_first_day(court)
-        # Not before: whoever is killed just after a file is gone has not said so.
-        await _leave_old_things(court.house)
-        court.house.write_settings(_settings(court.house, _EAST, _CHAMBERLAIN))
-        await asyncio.gather(*(court.house.start(name) for name in ROLES))
+        # Not earlier, because a role that is killed right after it removed a file has not logged it.
+        await _leave_old_things(court.processes)
+        court.processes.write_settings(_settings(court.processes, _EAST, _CHAMBERLAIN))
+        await asyncio.gather(*(court.processes.start(name) for name in ROLES))
         yield court
 
 
@@ -58,77 +58,77 @@ async def opened_court(directory: Path, url: str) -> AsyncIterator[Court]:
 async def opened_court_with(directory: Path, url: str, soldiers: Mapping[str, Any]) -> AsyncIterator[Court]:
     """Open a new court with other soldiers than the scripted ones."""
     async with _empty_court(directory, url) as court:
-        court.house.write_settings({"soldiers": soldiers, "envoy": {"slack": _PATIENT_SLACK}})
-        await asyncio.gather(*(court.house.start(name) for name in ROLES))
+        court.processes.write_settings({"soldiers": soldiers, "envoy": {"slack": _PATIENT_SLACK}})
+        await asyncio.gather(*(court.processes.start(name) for name in ROLES))
         yield court
 
 
 @asynccontextmanager
 async def _empty_court(directory: Path, url: str) -> AsyncIterator[Court]:
-    """Have stand-ins, people and Generals, but nobody who plays a role."""
+    """Open a court with stand-ins, people and Generals, but without roles."""
     application = declare_application(Realm())
-    async with opened(directory, url) as house:
-        write_packages(house)
-        source = str(house.source)
-        await house.kingdom("git", "create", "polled", source, "--repo", POLLED, "--checkpoint-remote", source)
-        await asyncio.gather(*(house.start(name) for name in STANDINS))
-        person = await _invite_people(house)
-        async with open_bus(house.url, application.topology, application.kinds) as bus:
-            yield Court(house=house, bus=bus, operations=operations_of(bus), person=person)
+    async with opened(directory, url) as processes:
+        write_packages(processes)
+        source = str(processes.source)
+        await processes.kingdom("git", "create", "polled", source, "--repo", POLLED, "--checkpoint-remote", source)
+        await asyncio.gather(*(processes.start(name) for name in STANDINS))
+        person = await _invite_people(processes)
+        async with open_bus(processes.url, application.topology, application.kinds) as bus:
+            yield Court(processes=processes, bus=bus, operations=operations_of(bus), person=person)
 
 
 async def _have_a_first_day(court: Court) -> None:
-    """Let a Chamberlain who finds the machine overloaded begin, in a place where it is still yesterday."""
+    """Run a Chamberlain on an overloaded machine, in a time zone in which it is still yesterday."""
     worried = {**_CHAMBERLAIN, "health": {**_HEALTHY, "yellow": 0.001}}
-    court.house.write_settings(_settings(court.house, _WEST, worried))
-    await court.house.start("chamberlain")
+    court.processes.write_settings(_settings(court.processes, _WEST, worried))
+    await court.processes.start("chamberlain")
 
     async def has_written_of_it() -> bool:
         statistics = await court.document("statistics", "stats") or {}
         is_told = any("system.health_changed" in day["counts"] for day in statistics.get("days", {}).values())
-        # Whoever has not seen the money of one day does not know that another has begun.
+        # Only a King that has seen the budget of one day notices that another has begun.
         return is_told and await court.document("chamberlain", "budget") is not None
 
     await wait(has_written_of_it, "the Chamberlain's first day")
-    await court.house.kill("chamberlain")
+    await court.processes.kill("chamberlain")
 
 
-def _settings(house: CourtProcesses, zone: str, chamberlain: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(processes: CourtProcesses, zone: str, chamberlain: Mapping[str, Any]) -> dict[str, Any]:
     changes: dict[str, Any] = {"time_zone": zone, "heartbeat_seconds": 1, "chamberlain": chamberlain}
-    # However early people are warned, everything goes on.
+    # Warnings do not stop any work.
     changes["king"] = {"warning_percent": 70}
     changes["envoy"] = {"slack": _PATIENT_SLACK}
-    gates(house).mkdir(exist_ok=True)
-    changes["soldiers"] = {"path": [str(gates(house))]}
-    if directory_of(house.url):
-        # Transcripts then lie where the source documents say.
-        changes["soldiers"]["directory"] = str(house.realm)
+    gates(processes).mkdir(exist_ok=True)
+    changes["soldiers"] = {"path": [str(gates(processes))]}
+    if directory_of(processes.url):
+        # Transcripts are then in the directory that the source documents name.
+        changes["soldiers"]["directory"] = str(processes.realm)
     return changes
 
 
-async def _leave_old_things(house: CourtProcesses) -> None:
-    """Leave what a house has that is older than today."""
+async def _leave_old_things(processes: CourtProcesses) -> None:
+    """Create files that are older than today."""
     before = utc_now() - timedelta(days=30)
-    prompt = house.realm / "state" / "prompts" / OLD_PROMPT
+    prompt = processes.realm / "state" / "prompts" / OLD_PROMPT
     prompt.parent.mkdir(parents=True, exist_ok=True)
     prompt.write_text("Do something.\n")
     for name in NAMES:
-        log = log_path(house.realm, name)
+        log = log_path(processes.realm, name)
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("2020-01-01T00:00:00.000Z info king: a long day\n" * int(_LOG_MAX_MB * (1 << 20) / 40))
     os.utime(prompt, (before.timestamp(), before.timestamp()))
-    await FileHeartbeatWriter(house.realm, SILENT_ROLE).beat(utc_now() - timedelta(hours=1))
-    if directory_of(house.url):
+    await FileHeartbeatWriter(processes.realm, SILENT_ROLE).beat(utc_now() - timedelta(hours=1))
+    if directory_of(processes.url):
         yesterday = (utc_now() - timedelta(days=1)).timestamp()
-        os.utime(house.realm / "logs" / "events.log", (yesterday, yesterday))
+        os.utime(processes.realm / "logs" / "events.log", (yesterday, yesterday))
 
 
-async def _invite_people(house: CourtProcesses) -> str:
+async def _invite_people(processes: CourtProcesses) -> str:
     """Have a channel with a person in it, and hooks for all repositories but one; returns the person."""
-    person = await house.people("slack", "users", name="dana")
-    await house.people("slack", "channels", name=CHANNEL, members=[person["id"]])
-    await house.people("github", "limits", poll_interval=1)
+    person = await processes.people("slack", "users", name="dana")
+    await processes.people("slack", "channels", name=CHANNEL, members=[person["id"]])
+    await processes.people("github", "limits", poll_interval=1)
     for repository in (REPO, *REPOSITORIES):
-        url = f"http://127.0.0.1:{house.webhook_port}/webhooks/github"
-        await house.people("github", "hook", url=url, secret=SECRET, repository=repository)
+        url = f"http://127.0.0.1:{processes.webhook_port}/webhooks/github"
+        await processes.people("github", "hook", url=url, secret=SECRET, repository=repository)
     return str(person["id"])

@@ -20,58 +20,62 @@ QUESTION = "Which colour shall the bike shed have?"
 _MENTIONED = "github.issue.mentioned"
 
 
-def gates(house: CourtProcesses) -> Path:
+def gates(processes: CourtProcesses) -> Path:
     """Return the folder in which agents look for the files that they wait for."""
-    return house.directory / "gates"
+    return processes.directory / "gates"
 
 
-def gate(house: CourtProcesses) -> Path:
+def gate(processes: CourtProcesses) -> Path:
     """Return the file for which the agents of gen-busy wait."""
-    return gates(house) / "first-is-open"
+    return gates(processes) / "first-is-open"
 
 
-def second_gate(house: CourtProcesses) -> Path:
+def second_gate(processes: CourtProcesses) -> Path:
     """Return the file for which the agents of gen-lost wait."""
-    return gates(house) / "second-is-open"
+    return gates(processes) / "second-is-open"
 
 
-def write_packages(house: CourtProcesses) -> None:
+def write_packages(processes: CourtProcesses) -> None:
     """Write every General but the one that comes too late."""
     for name in ("gen-pr", "gen-jira"):
-        shutil.copytree(SHIPPED / name, house.directory / "generals" / name)
-    house.write_general(
+        shutil.copytree(SHIPPED / name, processes.directory / "generals" / name)
+    processes.write_general(
         "gen-asks",
-        _hears(_MENTIONED, QUESTIONS),
+        _subscribes_to(_MENTIONED, QUESTIONS),
         _works({"ask": QUESTION}, _result("Painted it {reply}."), {"cost": 0.01}, {"answer": "Done."}),
     )
     policy = {"retries": 1, "retry_after_seconds": 0}
-    house.write_general("gen-fails", {**_hears(_MENTIONED, BROKEN), "policy": policy}, _works({"fail": FAILURE}))
-    asleep = {**_hears(_MENTIONED, ASLEEP), "policy": {"retries": 0}}
-    house.write_general("gen-sleeps", asleep, _works({"hang": True}, timeout_seconds=TIME_LIMIT))
-    busy = _hears("github.pr.review_requested", BUSY, supersedes="{repo}#{payload.number}")
-    house.write_general(
-        "gen-busy",
-        # Before gen-pr, which hears of every repository.
-        {**busy, "order": 10, "policy": {"concurrency": 1}},
-        _works({"wait_for": str(gate(house))}, _result("Reviewed."), {"answer": "Reviewed."}),
+    processes.write_general(
+        "gen-fails", {**_subscribes_to(_MENTIONED, BROKEN), "policy": policy}, _works({"fail": FAILURE})
     )
-    lost = _works({"wait_for": str(second_gate(house))}, _result("Found."), {"answer": "Found."})
-    house.write_general("gen-lost", _hears(_MENTIONED, LOST), lost)
+    asleep = {**_subscribes_to(_MENTIONED, ASLEEP), "policy": {"retries": 0}}
+    processes.write_general("gen-sleeps", asleep, _works({"hang": True}, timeout_seconds=TIME_LIMIT))
+    busy = _subscribes_to("github.pr.review_requested", BUSY, supersedes="{repo}#{payload.number}")
+    processes.write_general(
+        "gen-busy",
+        # Before gen-pr, which subscribes to every repository.
+        {**busy, "order": 10, "policy": {"concurrency": 1}},
+        _works({"wait_for": str(gate(processes))}, _result("Reviewed."), {"answer": "Reviewed."}),
+    )
+    lost = _works({"wait_for": str(second_gate(processes))}, _result("Found."), {"answer": "Found."})
+    processes.write_general("gen-lost", _subscribes_to(_MENTIONED, LOST), lost)
     asking: dict[str, object] = {"petition": "github.review", "body": {"event": "COMMENT", "body": "It is odd indeed."}}
     may = {"petitions": [{"kind": "github.review"}]}
     refused = _works(asking, _result("Reviewed it."), {"answer": "Reviewed it."})
-    house.write_general("gen-refused", {**_hears(_MENTIONED, REFUSED), "policy": may}, refused)
+    processes.write_general("gen-refused", {**_subscribes_to(_MENTIONED, REFUSED), "policy": may}, refused)
     firing = {"name": SCHEDULE, "cron": "0 0 1 1 *", "task_type": "fireworks", "payload": {"colour": "red"}}
     fires = _works(_result("Bang."), {"answer": "Bang."}, words="It is {{ event.created_at }}.")
-    house.write_general("gen-fires", {"schedules": [firing]}, fires)
+    processes.write_general("gen-fires", {"schedules": [firing]}, fires)
 
 
-def write_late_package(house: CourtProcesses) -> None:
-    """Write the General that wants what nobody wanted."""
-    house.write_general("gen-late", _hears(_MENTIONED, NOBODYS), _works(_result("Better late."), {"answer": "Done."}))
+def write_late_package(processes: CourtProcesses) -> None:
+    """Write a General that subscribes to the unrouted event."""
+    processes.write_general(
+        "gen-late", _subscribes_to(_MENTIONED, NOBODYS), _works(_result("Better late."), {"answer": "Done."})
+    )
 
 
-def _hears(event_type: str, repo: str, **more: Any) -> dict[str, Any]:
+def _subscribes_to(event_type: str, repo: str, **more: Any) -> dict[str, Any]:
     return {"subscribes": [{"type": event_type, "repos": [repo], **more}]}
 
 

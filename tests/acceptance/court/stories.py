@@ -38,7 +38,7 @@ class Story:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked(Story):
-    """A story in which a person was asked: what they saw, what the Envoy awaited, and what went on.
+    """A story with a question: what the person saw, what the Envoy waited for, and what followed.
 
     `paths` are the files in the realm while they were asked.
     """
@@ -52,7 +52,7 @@ class Asked(Story):
 
 @dataclass(frozen=True, kw_only=True)
 class Unrouted:
-    """An event that nobody wanted: how the command line showed it, and what it became later."""
+    """An unrouted event: how the command line showed it, and how it ended."""
 
     listed: list[dict[str, Any]]
     shown: dict[str, Any]
@@ -71,30 +71,32 @@ class Superseded:
 
 
 async def review(court: Court, repository: str) -> tuple[Story, int]:
-    """Somebody asks for a review; returns the number of the pull request too."""
-    pull = await court.house.people("github", "pull_request", repository=repository, title="Add a thing", head="thing")
-    await court.house.people("github", "review_request", repository=repository, number=pull["number"])
+    """Request a review. Return the number of the pull request too."""
+    pull = await court.processes.people(
+        "github", "pull_request", repository=repository, title="Add a thing", head="thing"
+    )
+    await court.processes.people("github", "review_request", repository=repository, number=pull["number"])
     return await ended(court, repo=repository, number=pull["number"]), pull["number"]
 
 
 async def review_by_hook(court: Court) -> tuple[Story, int]:
-    """Somebody asks for a review where GitHub tells us at once."""
+    """Request a review in a repository with a webhook."""
     return await review(court, REPO)
 
 
 async def review_by_poll(court: Court) -> tuple[Story, int]:
-    """Somebody asks for a review where we have to look for it."""
+    """Request a review in a repository that is polled."""
     return await review(court, POLLED)
 
 
 async def ticket(court: Court) -> Asked:
     """A ticket is assigned to us; a person approves the plan with a click."""
-    opened = await court.house.people("jira", "tickets", project="QP", summary="Write the manual", assignee="me")
+    opened = await court.processes.people("jira", "tickets", project="QP", summary="Write the manual", assignee="me")
     task = await court.assignment(until="needs_human", key=opened["key"])
     question = (await court.thread_with(task.id, "Continue?"))[-1]
     awaited = await _awaited(court, task.id)
     paths = court.paths()
-    await court.house.people(
+    await court.processes.people(
         "slack",
         "clicks",
         channel="dev",
@@ -113,13 +115,13 @@ async def question(court: Court) -> Asked:
     asked = (await court.thread_with(task.id, QUESTION))[-1]
     awaited, paths = await _awaited(court, task.id), court.paths()
     words = {"channel": "dev", "user": court.person, "text": "green", "thread_ts": asked["thread_ts"]}
-    await court.house.people("slack", "messages", **words)
+    await court.processes.people("slack", "messages", **words)
     story = await ended(court, repo=QUESTIONS)
     return await _asked(court, story, asked, awaited, task, paths)
 
 
 async def schedule(court: Court) -> Story:
-    """The time of a schedule came while nobody was there."""
+    """A schedule became due while no role was running."""
 
     async def known() -> Record | None:
         async with court.bus.transaction() as transaction:
@@ -150,7 +152,7 @@ async def failure(court: Court) -> Story:
 
 
 async def refusal(court: Court) -> Story:
-    """An agent asks for a review of what is no pull request, and says that all went well."""
+    """An agent petitions for a review of something that is not a pull request, and reports success."""
     await mention(court, REFUSED)
     return await ended(court, status="failed", repo=REFUSED)
 
@@ -162,16 +164,16 @@ async def oversleeping(court: Court) -> Story:
 
 
 async def unrouted(court: Court) -> Unrouted:
-    """Something happens that no General wants, until one is there who does."""
+    """An event arrives that no General subscribes to, until a new General does."""
     await mention(court, NOBODYS)
     event = await court.event(until="completed", repo=NOBODYS)
-    listed = await court.house.kingdom("event", "list", "--outcome", "unrouted")
-    shown = await court.house.kingdom("event", "show", event.id)
-    why = await court.house.kingdom("why", event.id, "--rules", "generals")
-    write_late_package(court.house)
+    listed = await court.processes.kingdom("event", "list", "--outcome", "unrouted")
+    shown = await court.processes.kingdom("event", "show", event.id)
+    why = await court.processes.kingdom("why", event.id, "--rules", "generals")
+    write_late_package(court.processes)
     for role in ("king", "general"):
         await court.logs_say(role, "gen-late")
-    await court.house.kingdom("event", "reroute", event.id)
+    await court.processes.kingdom("event", "reroute", event.id)
     await court.assignment(until="completed", event_id=event.id)
     return Unrouted(listed=listed, shown=shown, why=why, later=await ended(court, repo=NOBODYS))
 
@@ -190,9 +192,9 @@ async def superseded(court: Court) -> Superseded:
         return utc_now().replace(microsecond=0) > second
 
     await wait(a_second_later, "another second")
-    await court.house.people("github", "review_request", repository=BUSY, number=asked)
+    await court.processes.people("github", "review_request", repository=BUSY, number=asked)
     older = await court.event(until="completed", repo=BUSY, id=older.id)
-    gate(court.house).touch()
+    gate(court.processes).touch()
     return Superseded(
         busy=await ended(court, repo=BUSY, number=busy),
         older=older,
@@ -202,8 +204,8 @@ async def superseded(court: Court) -> Superseded:
 
 
 async def _request(court: Court, title: str) -> int:
-    pull = await court.house.people("github", "pull_request", repository=BUSY, title=title, head=title.lower()[4:])
-    await court.house.people("github", "review_request", repository=BUSY, number=pull["number"])
+    pull = await court.processes.people("github", "pull_request", repository=BUSY, title=title, head=title.lower()[4:])
+    await court.processes.people("github", "review_request", repository=BUSY, number=pull["number"])
     return int(pull["number"])
 
 
@@ -217,9 +219,9 @@ async def _parked(court: Court, number: int) -> ExternalEvent:
 
 
 async def mention(court: Court, repository: str) -> None:
-    """Somebody mentions us in an issue."""
+    """Mention the bot in an issue."""
     issue = {"repository": repository, "title": "Something is odd", "body": f"@{BOT} please look at this."}
-    await court.house.people("github", "issue", issue)
+    await court.processes.people("github", "issue", issue)
 
 
 async def _awaited(court: Court, assignment_id: str) -> dict[str, Any]:
@@ -259,5 +261,5 @@ async def ended(court: Court, *, status: str = "completed", **fields: object) ->
     thread = await court.thread_with(task.id, words)
     (last,) = [each.id for each in await court.documents(Message) if each.content.startswith(words)]
     # People read it before the Envoy has written down that they do.
-    await wait(lambda: court.said("message.sent", msg_id=last), f"{words!r} is told")
+    await wait(lambda: court.logged_data("message.sent", msg_id=last), f"{words!r} is told")
     return Story(event=event, task=task, thread=thread)

@@ -1,4 +1,4 @@
-"""Every internal event of the catalogue was said by a real flow: by a process of the court, in the log of its store."""
+"""Every internal event of the catalog was logged in a real flow, by a process of the court."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ pytestmark = [
 ]
 _NUMBER = 28
 _SIGNAL_KILL = -9
-# Who says each event, as the log names them; "general" stands for every General.
+# The actor of each event in the log; "general" means every General.
 _ACTORS = {"general": "gen-"}
 
 
@@ -34,7 +34,7 @@ async def chronicled(
 ) -> list[LogEntry]:
     """The log of the house after its stories, and that of one that was started and ended as a whole."""
     assert all((review_by_hook, question, failure, oversleeping, unrouted, orphaned, killed))
-    await wait(lambda: court.said("system.heartbeat_missed", target=SILENT_ROLE), "the silent role is missed")
+    await wait(lambda: court.logged_data("system.heartbeat_missed", target=SILENT_ROLE), "the silent role is missed")
 
     # The Chamberlain does some of it in rounds of his own.
     for event_type in CATALOG.keys() - {entry.type for entry in up_and_down}:
@@ -42,12 +42,12 @@ async def chronicled(
     return [*await court.log(), *up_and_down]
 
 
-async def test_the_catalogue_is_whole() -> None:
+async def test_the_catalog_is_complete() -> None:
     assert len(CATALOG) == _NUMBER
 
 
 @pytest.mark.parametrize("event_type", CATALOG)
-async def test_it_was_said_by_whom_the_catalogue_names(chronicled: list[LogEntry], event_type: str) -> None:
+async def test_each_entry_has_the_actor_that_the_catalog_names(chronicled: list[LogEntry], event_type: str) -> None:
     entries = [entry for entry in chronicled if entry.type == event_type]
     assert entries, f"nobody said {event_type}"
     actors = tuple(_ACTORS.get(actor, actor) for actor in CATALOG[event_type].actor.split(", "))
@@ -56,13 +56,15 @@ async def test_it_was_said_by_whom_the_catalogue_names(chronicled: list[LogEntry
     assert [entry.data for entry in entries if read_log_entry(entry) is None] == []
 
 
-async def test_every_assignment_is_told_of_from_its_creation_to_its_end(
+async def test_every_assignment_is_logged_from_its_creation_to_its_end(
     court: Court, review_by_hook: tuple[Story, int]
 ) -> None:
     story, _ = review_by_hook
     ids = {story.event.id, story.task.id}
-    told = [each.type for each in await court.log() if each.type in CATALOG and ids & set(map(str, each.data.values()))]
-    assert [each for each in told if each != "message.sent"] == [
+    logged = [
+        each.type for each in await court.log() if each.type in CATALOG and ids & set(map(str, each.data.values()))
+    ]
+    assert [each for each in logged if each != "message.sent"] == [
         "event.detected",
         "task.created",
         "event.dispatched",
@@ -71,30 +73,30 @@ async def test_every_assignment_is_told_of_from_its_creation_to_its_end(
         "soldier.completed",
         "task.completed",
     ]
-    assert told.count("message.sent") == 2
+    assert logged.count("message.sent") == 2
 
 
-async def test_a_soldier_that_takes_too_long_is_told_of(court: Court, oversleeping: Story) -> None:
-    (late,) = await court.said("soldier.timeout", task_id=oversleeping.task.id)
-    (spawned,) = await court.said("soldier.spawned", task_id=oversleeping.task.id)
+async def test_a_soldier_that_takes_too_long_is_reported(court: Court, oversleeping: Story) -> None:
+    (late,) = await court.logged_data("soldier.timeout", task_id=oversleeping.task.id)
+    (spawned,) = await court.logged_data("soldier.spawned", task_id=oversleeping.task.id)
     assert (late["soldier_id"], late["timeout_seconds"]) == (spawned["soldier_id"], TIME_LIMIT)
-    (killed,) = await court.said("recovery.session_killed", soldier_id=spawned["soldier_id"])
+    (killed,) = await court.logged_data("recovery.session_killed", soldier_id=spawned["soldier_id"])
     assert killed["reason"] == "timeout"
 
 
 async def test_a_role_that_never_came_back_is_missed_once(court: Court, chronicled: list[LogEntry]) -> None:
     assert chronicled
-    assert len(await court.said("system.heartbeat_missed", target=SILENT_ROLE)) == 1
+    assert len(await court.logged_data("system.heartbeat_missed", target=SILENT_ROLE)) == 1
 
 
 async def test_a_run_outlives_the_host_of_its_session(orphaned: Story) -> None:
     assert (orphaned.event.outcome, orphaned.task.status) == ("completed", "completed")
 
 
-async def test_what_runs_for_nobody_is_killed(killed: int) -> None:
+async def test_a_leftover_process_is_killed(killed: int) -> None:
     assert killed == _SIGNAL_KILL
 
 
 def _others(event_type: str) -> tuple[str, ...]:
-    # A schedule has nobody outside who could see it.
+    # A schedule has no external actor.
     return ("king",) if event_type == "event.detected" else ()

@@ -1,4 +1,4 @@
-"""Stories of the court with real soldiers: Claude Code in the strict sandbox, and a model of ours behind the gate."""
+"""Stories of the court with real soldiers: Claude Code in the strict sandbox, with a model stub behind the proxy."""
 
 import shutil
 import subprocess
@@ -33,7 +33,7 @@ async def model() -> AsyncIterator[ModelStub]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def court(claude_url: str, model: ModelStub, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Court]:
-    """A house of its own, in which nobody follows a script but the model."""
+    """A separate court, in which only the model follows a script."""
     directory = tmp_path_factory.mktemp("claude")
     (directory / "model.key").write_text(KEY)
     soldiers = {"agent": "claude", "sandbox": "strict", "model": {"url": model.url, "key": "file:model.key"}}
@@ -49,14 +49,14 @@ async def result(court: Court, task_id: str) -> dict[str, Any]:
 
 def show(court: Court, name: str) -> str:
     """Return what git has under a name in the one repository."""
-    words = ("git", "-C", str(court.house.source), "show", name)
+    words = ("git", "-C", str(court.processes.source), "show", name)
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
 async def test_claude_reviews_a_pull_request(court: Court) -> None:
     story, number = await stories.review_by_hook(court)
     task = story.task.id
-    reviews = await court.house.calls("github", "POST review")
+    reviews = await court.processes.calls("github", "POST review")
     assert [(each["repository"], each["number"]) for each in reviews] == [(REPO, number)]
     assert story.event.outcome == "completed"
     assert [message["text"] for message in story.thread] == [
@@ -66,13 +66,13 @@ async def test_claude_reviews_a_pull_request(court: Court) -> None:
     final, raw = await result(court, task), await result(court, f"{task}-raw")
     assert final["metrics"]["cost_usd"] == pytest.approx(0.05, rel=0.05)
     assert raw["details"] == {"findings": 0}
-    memory = court.house.directory / "generals" / "gen-pr" / "memory" / "repository-acme.shop.md"
+    memory = court.processes.directory / "generals" / "gen-pr" / "memory" / "repository-acme.shop.md"
     assert "Reviews by the scripted agent find nothing." in memory.read_text()
 
 
 async def test_claude_never_has_the_key_that_opens_its_model(court: Court, model: ModelStub) -> None:
     assert {served.headers.get("x-api-key") for served in model.asked} == {KEY}
-    written = [path for path in (court.house.directory / "soldiers").rglob("*") if path.is_file()]
+    written = [path for path in (court.processes.directory / "soldiers").rglob("*") if path.is_file()]
     assert any(path.suffix == ".json" and b'"agent":"claude"' in path.read_bytes() for path in written)
     assert [path for path in written if KEY.encode() in path.read_bytes()] == []
 
@@ -80,25 +80,25 @@ async def test_claude_never_has_the_key_that_opens_its_model(court: Court, model
 async def test_claude_plans_a_ticket_and_implements_it_once_a_person_has_clicked(court: Court) -> None:
     story = await stories.ticket(court)
     assert story.event.outcome == "completed"
-    (pull,) = await court.house.calls("github", "POST pull request")
-    (ref,) = await court.house.calls("github", "POST git ref")
+    (pull,) = await court.processes.calls("github", "POST pull request")
+    (ref,) = await court.processes.calls("github", "POST git ref")
     assert (pull["title"], f"refs/heads/{pull['head']}") == ("Write the manual", ref["ref"])
     assert show(court, f"{ref['sha']}:docs/ticket.md") == "Write the manual"
-    (comment,) = await court.house.calls("jira", "POST comment")
+    (comment,) = await court.processes.calls("jira", "POST comment")
     assert comment["key"] == story.event.payload["key"]
-    soldiers = [each["soldier_id"] for each in await court.said("soldier.completed", task_id=story.task.id)]
+    soldiers = [each["soldier_id"] for each in await court.logged_data("soldier.completed", task_id=story.task.id)]
     assert len(set(soldiers)) == 2
     assert story.thread[-1]["text"] == f"{story.task.id} is completed: Implemented as planned."
 
 
-async def test_claude_asks_a_person_and_goes_on_with_the_answer(court: Court) -> None:
+async def test_claude_asks_a_person_and_continues_with_the_answer(court: Court) -> None:
     story = await stories.question(court)
     root, resumed = story.task, story.resumed
     assert (story.waiting.status, resumed.status, resumed.root) == ("needs_human", "completed", root.id)
-    assert await court.said("task.needs_human", task_id=root.id) == [{"task_id": root.id, "question": QUESTION}]
-    assert await court.said("task.resumed", original_task_id=root.id) == [
+    assert await court.logged_data("task.needs_human", task_id=root.id) == [{"task_id": root.id, "question": QUESTION}]
+    assert await court.logged_data("task.resumed", original_task_id=root.id) == [
         {"task_id": resumed.id, "original_task_id": root.id}
     ]
-    (session,) = {each["soldier_id"] for each in await court.said("soldier.spawned", task_id=root.id)}
+    (session,) = {each["soldier_id"] for each in await court.logged_data("soldier.spawned", task_id=root.id)}
     assert session
     assert story.thread[-1]["text"] == f"{root.id} is completed: Painted it green."

@@ -1,4 +1,4 @@
-"""Where everything lies in a store of files: what the source documents name, what the layout adds, and nothing else."""
+"""The layout of a store of files: the files of the source documents, documented additions, and nothing else."""
 
 import re
 from pathlib import Path
@@ -95,9 +95,9 @@ def seen(
 
 
 @pytest.mark.parametrize("pattern", DOCUMENTED)
-async def test_what_the_documents_name_is_where_they_say(court: Court, seen: set[str], pattern: str) -> None:
+async def test_files_named_in_the_documents_are_in_their_places(court: Court, seen: set[str], pattern: str) -> None:
     async def there() -> bool:
-        # Logs are put aside whenever they are full, and the report is told when somebody listens.
+        # Logs are rotated when they are full, and the report is written when it is sent.
         return any(re.fullmatch(pattern, path) for path in (*seen, *court.paths()))
 
     await wait(there, pattern)
@@ -107,18 +107,18 @@ async def test_directories_of_the_documents_are_there_while_they_are_empty(seen:
     assert set(DIRECTORIES) <= seen
 
 
-async def test_nothing_else_lies_in_the_realm(seen: set[str]) -> None:
+async def test_the_realm_contains_nothing_else(seen: set[str]) -> None:
     known = [re.compile(pattern) for pattern in (*DOCUMENTED, *OWN)]
     files = {path for path in seen if any(pattern.fullmatch(path) for pattern in known)}
     folders = {str(parent) for path in (*files, *(f"{each}/any" for each in DIRECTORIES)) for parent in _above(path)}
     assert sorted(seen - files - folders) == []
 
 
-async def test_no_unfinished_file_is_left_behind(court: Court, seen: set[str]) -> None:
+async def test_no_unfinished_file_remains(court: Court, seen: set[str]) -> None:
     assert seen
 
     async def tidy() -> bool:
-        realm = court.house.realm
+        realm = court.processes.realm
         found = [path for path in court.paths() if _is_unfinished(Path(path).name) and (realm / path).is_file()]
         return not found and not any((realm / "bus" / "tmp").iterdir())
 
@@ -127,7 +127,7 @@ async def test_no_unfinished_file_is_left_behind(court: Court, seen: set[str]) -
 
 async def test_seen_events_are_empty_files(court: Court, seen: set[str]) -> None:
     keys = [path for path in seen if path.startswith("state/sentinel/seen/")]
-    assert {(court.house.realm / key).stat().st_size for key in keys} == {0}
+    assert {(court.processes.realm / key).stat().st_size for key in keys} == {0}
 
 
 def _is_unfinished(name: str) -> bool:

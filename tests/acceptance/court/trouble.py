@@ -1,4 +1,4 @@
-"""What the Chamberlain and `kingdom up` are there for: sessions that nobody looks after, roles that fall silent."""
+"""Problems that the Chamberlain and `kingdom up` handle: unwanted sessions and silent roles."""
 
 import asyncio
 import os
@@ -21,30 +21,30 @@ from kingdom.court.sessions import SoldierSession, add_session, list_sessions
 from kingdom.realm import Realm
 from kingdom.roles import declare_application
 from kingdom.roles.process_register import REGISTERS, ProcessRegister
-from tests.acceptance.court.court import Court, wait, whole_log
+from tests.acceptance.court.court import Court, read_log, wait
 from tests.acceptance.court.packages import LOST, second_gate
 from tests.acceptance.court.stories import Story, ended, mention
 from tests.patience import PATIENCE_SECONDS
 
-# Longer than a session may be on the books before anybody wonders.
+# Longer than the grace period of a registered session.
 _LONG_AGO = timedelta(seconds=70)
 _NOBODYS_SOLDIER = "soldier-1700000000-000001"
 
 
 async def orphaned(court: Court) -> Story:
-    """The host of a session is lost while its agent works; the run goes on all the same."""
+    """The host of a session is lost while its agent works; the run continues anyway."""
     await mention(court, LOST)
     task = await court.assignment(until="in_progress", repo=LOST)
 
-    async def on_the_books() -> str | None:
+    async def registered_soldier() -> str | None:
         async with court.bus.transaction() as transaction:
             sessions = await list_sessions(transaction)
         return next((soldier for soldier, session in sessions.items() if session.assignment_id == task.id), None)
 
-    soldier = await wait(on_the_books, "the session is on the books")
+    soldier = await wait(registered_soldier, "the session is on the books")
     await _book(court, soldier, task, host="host-gone")
-    await _until_said(court, "system.session_orphaned", soldier)
-    second_gate(court.house).touch()
+    await _until_logged(court, "system.session_orphaned", soldier)
+    second_gate(court.processes).touch()
     return await ended(court, repo=LOST)
 
 
@@ -54,7 +54,7 @@ async def killed(court: Court, done: Assignment) -> int:
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
     try:
         await _book(court, _NOBODYS_SOLDIER, done, host="host-a", pid=process.pid)
-        await _until_said(court, "soldier.killed", _NOBODYS_SOLDIER)
+        await _until_logged(court, "soldier.killed", _NOBODYS_SOLDIER)
         return await process.wait()
     finally:
         if process.returncode is None:
@@ -63,7 +63,7 @@ async def killed(court: Court, done: Assignment) -> int:
 
 
 async def up_and_down(directory: Path, url: str) -> list[LogEntry]:
-    """Run a King under `kingdom up`, let him fall silent, then end it; returns the log of that house."""
+    """Run a King under `kingdom up`, stop its heartbeat, then end it. Return the log of that court."""
     directory.mkdir()
     store = url or f"file:{directory / 'realm'}"
     await migrate(store)
@@ -74,22 +74,22 @@ async def up_and_down(directory: Path, url: str) -> list[LogEntry]:
     async with open_bus(store, application.topology, application.kinds) as bus:
         operations = operations_of(bus)
 
-        async def said(event_type: str) -> list[LogEntry]:
-            return [entry for entry in await whole_log(operations) if entry.type == event_type]
+        async def logged_data(event_type: str) -> list[LogEntry]:
+            return [entry for entry in await read_log(operations) if entry.type == event_type]
 
         async with _running_up(directory) as process:
-            await wait(lambda: said("system.startup"), "kingdom up says that all roles were started")
+            await wait(lambda: logged_data("system.startup"), "kingdom up says that all roles were started")
             # A slow machine may have taken him for silent already.
-            before = len(await said("recovery.session_restarted"))
+            before = len(await logged_data("recovery.session_restarted"))
             await wait(lambda: _is_registered(bus, "king"), "the King enters himself in the register")
             os.kill(await _king_of(process.pid), signal.SIGSTOP)
 
             async def is_revived() -> bool:
-                return len(await said("recovery.session_restarted")) > before
+                return len(await logged_data("recovery.session_restarted")) > before
 
             await wait(is_revived, "the silent King is started again")
-        await wait(lambda: said("system.shutdown"), "kingdom up says that all roles were stopped")
-        return await whole_log(operations)
+        await wait(lambda: logged_data("system.shutdown"), "kingdom up says that all roles were stopped")
+        return await read_log(operations)
 
 
 async def _is_registered(bus: Bus, role: str) -> bool:
@@ -137,5 +137,5 @@ def _a_while_ago() -> datetime:
     return utc_now() - _LONG_AGO
 
 
-async def _until_said(court: Court, event_type: str, soldier: str) -> None:
-    await wait(lambda: court.said(event_type, soldier_id=soldier), f"{event_type} of {soldier}")
+async def _until_logged(court: Court, event_type: str, soldier: str) -> None:
+    await wait(lambda: court.logged_data(event_type, soldier_id=soldier), f"{event_type} of {soldier}")

@@ -22,7 +22,7 @@ _SHOWN = tuple(Path(path) for path in (sys.prefix, sys.base_prefix, Path(__file_
 _ERRORS = {status: f"the script asks for error {status}" for status in (400, 401, 429, 500, 529)}
 
 
-class Told(Enum):
+class CostTiming(Enum):
     """When an agent reports the cost of a model response."""
 
     AT_ONCE = auto()
@@ -53,7 +53,7 @@ class Kind:
     crash: str = "exit code 3"
     limit: str = ""
     errors: Mapping[int, str] = field(default_factory=lambda: _ERRORS)
-    cost_told: Told = Told.AT_ONCE
+    cost_timing: CostTiming = CostTiming.AT_ONCE
     in_order: bool = True
     goes_deaf: bool = True
     checks_mcp_servers: bool = True
@@ -101,7 +101,7 @@ CODEX = Kind(
         500: "high demand",
         529: "529",
     },
-    cost_told=Told.AFTER_ITS_TOOLS,
+    cost_timing=CostTiming.AFTER_ITS_TOOLS,
     # Its adapter reacts even if the agent does not.
     goes_deaf=False,
     checks_mcp_servers=False,
@@ -116,7 +116,7 @@ OPENCODE = Kind(
     limit=acp_clients.LIMIT,
     # It retries the others for more than a minute.
     errors={status: _ERRORS[status] for status in (400, 401)},
-    cost_told=Told.AFTER_THE_TURN,
+    cost_timing=CostTiming.AFTER_THE_TURN,
     in_order=False,
     checks_mcp_servers=False,
 )

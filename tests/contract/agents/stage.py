@@ -117,15 +117,15 @@ async def _no_verdict(_: str) -> None:
 
 async def updates_of(agent: Agent, prompt: Prompt) -> list[TurnUpdate]:
     """Return all updates of an agent for a prompt, except signs of life without news."""
-    told: list[TurnUpdate] = []
+    reported: list[TurnUpdate] = []
     spent = CostUpdate(0.0)
     async with asyncio.timeout(LONG_SECONDS):
         async for update in agent.send(prompt):
             if update == spent:
                 continue
             spent = update if isinstance(update, CostUpdate) else spent
-            told.append(update)
-    return told
+            reported.append(update)
+    return reported
 
 
 async def follow(agent: Agent, *steps: dict[str, Any], prompt_id: str = "w1-t1#1", **options: Any) -> list[TurnUpdate]:
@@ -133,9 +133,9 @@ async def follow(agent: Agent, *steps: dict[str, Any], prompt_id: str = "w1-t1#1
     return await updates_of(agent, Prompt(id=prompt_id, text=scripted(*steps), **options))
 
 
-def only(told: Iterable[TurnUpdate], *kinds: type[TurnUpdate]) -> list[TurnUpdate]:
+def only(reported: Iterable[TurnUpdate], *kinds: type[TurnUpdate]) -> list[TurnUpdate]:
     """Return the updates of some kinds."""
-    return [update for update in told if isinstance(update, kinds)]
+    return [update for update in reported if isinstance(update, kinds)]
 
 
 async def until_deaf(stage: Stage) -> None:

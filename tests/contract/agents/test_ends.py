@@ -8,7 +8,7 @@ import pytest
 
 from kingdom.soldiers.agents.port import AgentGone, PetitionRequest, Prompt, TurnAnswer
 from kingdom.workflow.model.messages.answers import TranscriptFinding
-from tests.contract.agents.clients import Told
+from tests.contract.agents.clients import CostTiming
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, Stage, follow, only, until_deaf, until_exists, updates_of
 from tests.fakes.scripts import scripted
 from tests.patience import PATIENCE_SECONDS
@@ -40,7 +40,7 @@ async def test_a_busy_agent_is_killed_after_the_grace(stage: Stage, grace: timed
     await asyncio.wait_for(agent.stop(grace), PATIENCE_SECONDS)
     with pytest.raises(AgentGone, match="SIGKILL") as caught:
         await asyncio.wait_for(turn, PATIENCE_SECONDS)
-    assert caught.value.cost_usd == 0.5 or stage.kind.cost_told is not Told.AT_ONCE
+    assert caught.value.cost_usd == 0.5 or stage.kind.cost_timing is not CostTiming.AT_ONCE
     assert "SIGKILL" in await agent.wait_for_end()
 
 
@@ -95,11 +95,11 @@ async def test_a_stopped_session_is_continued_by_a_new_agent(stage: Stage) -> No
         await turn
     (stage.work_space / "go").touch()
     again = await stage.start(agent.session)
-    told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
-    assert told[-1] == TurnAnswer("done", 0.0)
+    updates = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
+    assert updates[-1] == TurnAnswer("done", 0.0)
 
 
-async def test_petitions_of_a_killed_agent_are_found_in_their_order_and_not_told_again(stage: Stage) -> None:
+async def test_petitions_of_a_killed_agent_are_found_in_their_order_and_not_reported_again(stage: Stage) -> None:
     agent = await stage.start()
     petitions = [PetitionRequest("github.comment", {"text": text}) for text in ("one", "two")]
     asking: list[dict[str, Any]] = [{"petition": petition.kind, "body": petition.body} for petition in petitions]
@@ -114,14 +114,14 @@ async def test_petitions_of_a_killed_agent_are_found_in_their_order_and_not_told
     assert (found.finding, found.petitions) == (TranscriptFinding.UNFINISHED, tuple(petitions))
     (stage.work_space / "go").touch()
     again = await stage.start(agent.session)
-    told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
-    assert only(told, PetitionRequest, TurnAnswer) == [PetitionRequest("github.close", {}), TurnAnswer("done", 0.0)]
+    updates = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
+    assert only(updates, PetitionRequest, TurnAnswer) == [PetitionRequest("github.close", {}), TurnAnswer("done", 0.0)]
     assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).petitions == tuple(petitions)
     later = await stage.client.inspect(stage.launch(agent.session), "t1#2")
     assert (later.finding, later.petitions) == (TranscriptFinding.ANSWERED, (PetitionRequest("github.close", {}),))
 
 
-async def test_a_petition_is_in_the_transcript_before_it_is_told(stage: Stage) -> None:
+async def test_a_petition_is_in_the_transcript_before_it_is_reported(stage: Stage) -> None:
     agent = await stage.start()
     updates = agent.send(Prompt(id="t1#1", text=scripted({"petition": "github.comment"}, {"hang": True})))
     async with asyncio.timeout(PATIENCE_SECONDS):

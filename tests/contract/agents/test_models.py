@@ -9,7 +9,7 @@ import pytest
 
 from kingdom.soldiers.agents.port import AgentFailed, AgentGone, BudgetSpent, ToolUse, TurnAnswer, UsageLimited
 from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
-from tests.contract.agents.clients import Told
+from tests.contract.agents.clients import CostTiming
 from tests.contract.agents.stage import Stage, follow
 
 MCP_SERVER = Path(__file__).parents[2] / "integration" / "soldiers" / "mcp_server.py"
@@ -30,8 +30,8 @@ async def test_errors_of_the_model_fail_the_turn_and_the_agent_lives_on(model_st
 async def test_errors_of_the_model_that_pass_are_waited_for(model_stage: Stage) -> None:
     agent = await model_stage.start()
     passing = ({"model_error": 529, "times": 1}, {"append": "log", "text": "a"}, {"drop_stream": True, "times": 1})
-    told = await follow(agent, *passing)
-    assert told[-1] == TurnAnswer("done", 0.0)
+    updates = await follow(agent, *passing)
+    assert updates[-1] == TurnAnswer("done", 0.0)
     assert (model_stage.work_space / "log").read_text() == "a"
 
 
@@ -43,20 +43,20 @@ async def test_a_model_that_does_not_answer_fails_the_turn(model_stage: Stage) -
         await follow(agent, {"delay": 600}, prompt_id="t1#1")
 
 
-async def test_a_usage_limit_tells_when_the_session_can_go_on(model_stage: Stage) -> None:
+async def test_a_usage_limit_shows_when_the_session_can_continue(model_stage: Stage) -> None:
     agent = await model_stage.start()
     later = (datetime.now(UTC) + timedelta(days=3)).replace(hour=0, minute=0, second=0, microsecond=0)
     limit = {"model_error": 400, "message": model_stage.kind.limit.format(date=later.date()), "times": 1}
     with pytest.raises(UsageLimited) as caught:
         await follow(agent, {"cost": 0.25}, {"append": "log", "text": "a"}, limit, {"answer": "late"}, prompt_id="t1#1")
     assert (caught.value.until, caught.value.cost_usd) == (later, 0.25)
-    told = await follow(agent, {"answer": "late"}, prompt_id="t1#2", continues=True)
-    assert told[-1] == TurnAnswer("late", 0.0)
+    updates = await follow(agent, {"answer": "late"}, prompt_id="t1#2", continues=True)
+    assert updates[-1] == TurnAnswer("late", 0.0)
     assert (model_stage.work_space / "log").read_text() == "a"
 
 
-async def test_a_turn_that_has_cost_its_budget_ends_before_the_next_tool_and_can_go_on(model_stage: Stage) -> None:
-    if model_stage.kind.cost_told is not Told.AT_ONCE:
+async def test_a_turn_that_has_cost_its_budget_ends_before_the_next_tool_and_can_continue(model_stage: Stage) -> None:
+    if model_stage.kind.cost_timing is not CostTiming.AT_ONCE:
         pytest.skip(f"agents of the client {model_stage.client.name} tell the cost only after the next tool")
     agent = await model_stage.start()
     steps: list[dict[str, Any]] = [{"cost": 0.25}, {"write": "one"}, {"cost": 0.25}, {"write": "two"}]
@@ -75,7 +75,7 @@ async def test_costs_are_those_of_each_turn_also_after_the_session_was_resumed(m
     assert (await follow(agent, {"cost": 0.5}, prompt_id="t1#1"))[-1] == TurnAnswer("done", 0.5)
     with pytest.raises(AgentGone) as caught:
         await follow(agent, {"cost": 0.25}, {"crash": 1}, prompt_id="t2#1")
-    assert caught.value.cost_usd == (0.25 if model_stage.kind.cost_told is Told.AT_ONCE else 0.0)
+    assert caught.value.cost_usd == (0.25 if model_stage.kind.cost_timing is CostTiming.AT_ONCE else 0.0)
     again = await model_stage.start(agent.session)
     assert (await follow(again, {"cost": 0.125}, prompt_id="t3#1"))[-1] == TurnAnswer("done", 0.125)
 
@@ -83,14 +83,14 @@ async def test_costs_are_those_of_each_turn_also_after_the_session_was_resumed(m
 async def test_a_tool_of_an_mcp_server_is_called(model_stage: Stage) -> None:
     agent = await model_stage.start(mcp_servers=(SHELF,))
     tool = model_stage.kind.mcp_tool.format(server="shelf", tool="lend")
-    told = await follow(agent, {"call": tool, "args": {"title": "Emma"}}, {"answer": "read"})
-    assert [update.tool for update in told if isinstance(update, ToolUse)] == [tool]
-    assert told[-1] == TurnAnswer("read", 0.0)
+    updates = await follow(agent, {"call": tool, "args": {"title": "Emma"}}, {"answer": "read"})
+    assert [update.tool for update in updates if isinstance(update, ToolUse)] == [tool]
+    assert updates[-1] == TurnAnswer("read", 0.0)
     assert model_stage.model is not None
     assert "Emma is lent" in str(model_stage.model.asked[-1].body)
 
 
-async def test_an_agent_without_one_of_its_mcp_servers_does_not_come_up(model_stage: Stage) -> None:
+async def test_an_agent_without_one_of_its_mcp_servers_does_not_start(model_stage: Stage) -> None:
     if not model_stage.kind.checks_mcp_servers:
         pytest.skip(f"agents of the client {model_stage.client.name} work without the servers that fail")
     nowhere = McpServer(

@@ -44,8 +44,8 @@ async def go_on(stage: Stage, session: str) -> None:
     assert (await stage.client.inspect(stage.launch(session), "t1#1")).finding is TranscriptFinding.UNFINISHED
     again = await stage.start(session)
     assert again.session == session
-    told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
-    assert told[-1] == TurnAnswer("done", 0.0)
+    updates = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
+    assert updates[-1] == TurnAnswer("done", 0.0)
     assert (stage.work_space / "log").read_text() == "ab"
     assert (await stage.client.inspect(stage.launch(session), "t1#2")).finding is TranscriptFinding.ANSWERED
     assert (await follow(again, {"answer": "next"}, prompt_id="t2#1"))[-1] == TurnAnswer("next", 0.0)
@@ -70,7 +70,7 @@ async def test_a_daemon_that_a_tool_has_left_ends_with_its_agent(contained_stage
 
 
 @needs_bubblewrap
-async def test_an_agent_killed_in_a_tool_leaves_no_process_and_its_session_goes_on(contained_stage: Stage) -> None:
+async def test_an_agent_killed_in_a_tool_leaves_no_process_and_its_session_continues(contained_stage: Stage) -> None:
     agent = await contained_stage.start()
     turn = await in_a_tool(agent, contained_stage)
     assert agent.pid is not None
@@ -83,7 +83,7 @@ async def test_an_agent_killed_in_a_tool_leaves_no_process_and_its_session_goes_
 
 
 @needs_bubblewrap
-async def test_a_session_goes_on_after_its_host_was_killed(
+async def test_a_session_continues_after_its_host_was_killed(
     contained_stage: Stage, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     kind = request.node.callspec.params["stage"]

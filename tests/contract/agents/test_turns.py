@@ -17,15 +17,15 @@ from kingdom.soldiers.agents.port import (
     TurnQuestion,
 )
 from kingdom.workflow.model.messages.answers import TranscriptFinding
-from tests.contract.agents.clients import Told
+from tests.contract.agents.clients import CostTiming
 from tests.contract.agents.stage import Stage, follow, only, until_exists, updates_of
 from tests.fakes.scripts import scripted
 from tests.patience import PATIENCE_SECONDS
 
 
-async def test_a_turn_tells_what_happens_and_ends_with_one_answer(stage: Stage) -> None:
+async def test_a_turn_shows_its_progress_and_ends_with_one_answer(stage: Stage) -> None:
     agent = await stage.start()
-    told = await follow(
+    updates = await follow(
         agent,
         {"say": "I begin."},
         {"write": "a.txt", "text": "a"},
@@ -33,7 +33,7 @@ async def test_a_turn_tells_what_happens_and_ends_with_one_answer(stage: Stage) 
         {"cost": 0.25},
         {"answer": "all is well"},
     )
-    used = next(update for update in told if isinstance(update, ToolUse))
+    used = next(update for update in updates if isinstance(update, ToolUse))
     awaited = [
         AgentMessage("I begin."),
         used,
@@ -41,11 +41,11 @@ async def test_a_turn_tells_what_happens_and_ends_with_one_answer(stage: Stage) 
         CostUpdate(0.25),
         TurnAnswer("all is well", 0.25),
     ]
-    found = [update for update in told if update in awaited]
+    found = [update for update in updates if update in awaited]
     assert found == awaited if stage.kind.in_order else sorted(found, key=repr) == sorted(awaited, key=repr)
     assert (used.tool, used.detail.partition(" ")[0]) == (stage.kind.write_tool, stage.kind.written)
-    assert told[-1] == awaited[-1]
-    assert len(only(told, TurnAnswer)) == 1
+    assert updates[-1] == awaited[-1]
+    assert len(only(updates, TurnAnswer)) == 1
     assert (stage.work_space / "a.txt").read_text() == "a"
 
 
@@ -64,12 +64,14 @@ async def test_one_agent_takes_prompt_after_prompt_in_one_session(stage: Stage) 
 
 async def test_the_cost_of_a_turn_adds_up(stage: Stage) -> None:
     agent = await stage.start()
-    told = await follow(agent, {"cost": 0.1}, {"write": "a.txt"}, {"cost": 0.2})
-    spent = [CostUpdate(0.3)] if stage.kind.cost_told is Told.AFTER_THE_TURN else [CostUpdate(0.1), CostUpdate(0.3)]
-    assert only(told, CostUpdate, TurnAnswer) == [*spent, TurnAnswer("done", 0.3)]
+    updates = await follow(agent, {"cost": 0.1}, {"write": "a.txt"}, {"cost": 0.2})
+    spent = (
+        [CostUpdate(0.3)] if stage.kind.cost_timing is CostTiming.AFTER_THE_TURN else [CostUpdate(0.1), CostUpdate(0.3)]
+    )
+    assert only(updates, CostUpdate, TurnAnswer) == [*spent, TurnAnswer("done", 0.3)]
 
 
-async def test_a_failed_turn_tells_why_and_what_it_cost_and_the_agent_lives_on(stage: Stage) -> None:
+async def test_a_failed_turn_reports_its_reason_and_cost_and_the_agent_keeps_running(stage: Stage) -> None:
     agent = await stage.start()
     with pytest.raises(AgentFailed, match="no access") as caught:
         await follow(agent, {"cost": 0.5}, {"fail": "no access"}, prompt_id="t1#1")
@@ -87,21 +89,21 @@ async def test_a_second_prompt_at_once_is_refused_and_does_not_disturb_the_first
     assert (await first)[-1] == TurnAnswer("done", 0.0)
 
 
-async def test_a_question_ends_the_turn_and_the_reply_lets_the_script_go_on(stage: Stage) -> None:
+async def test_a_question_ends_the_turn_and_the_reply_lets_the_script_continue(stage: Stage) -> None:
     agent = await stage.start()
     steps = ({"append": "log", "text": "a"}, {"ask": "Which?", "choices": ["x", "y"]}, {"answer": "so {reply}"})
-    told = await follow(agent, {"cost": 1.0}, *steps, prompt_id="t1#1")
-    assert told[-1] == TurnQuestion("Which?", ("x", "y"), 1.0)
-    told = await updates_of(agent, Prompt(id="t1#2", text="The reply", reply="y"))
-    assert only(told, TurnAnswer, TurnQuestion) == [TurnAnswer("so y", 0.0)]
+    updates = await follow(agent, {"cost": 1.0}, *steps, prompt_id="t1#1")
+    assert updates[-1] == TurnQuestion("Which?", ("x", "y"), 1.0)
+    updates = await updates_of(agent, Prompt(id="t1#2", text="The reply", reply="y"))
+    assert only(updates, TurnAnswer, TurnQuestion) == [TurnAnswer("so y", 0.0)]
     assert (stage.work_space / "log").read_text() == "a"
 
 
 async def test_a_question_without_a_reply_is_asked_again(stage: Stage) -> None:
     agent = await stage.start()
     await follow(agent, {"ask": "Which?"}, prompt_id="t1#1")
-    told = await updates_of(agent, Prompt(id="t1#2", text="go on", continues=True))
-    assert told == [TurnQuestion("Which?", (), 0.0)]
+    updates = await updates_of(agent, Prompt(id="t1#2", text="go on", continues=True))
+    assert updates == [TurnQuestion("Which?", (), 0.0)]
 
 
 async def test_an_interrupt_ends_the_turn_and_the_agent_takes_the_next_prompt(stage: Stage) -> None:
@@ -138,17 +140,17 @@ async def test_closing_the_updates_interrupts_the_turn(stage: Stage) -> None:
     assert (await follow(agent, {"answer": "next"}, prompt_id="t2#1"))[-1] == TurnAnswer("next", 0.0)
 
 
-async def test_a_crashed_agent_makes_send_raise_and_ended_tells_the_code(stage: Stage) -> None:
+async def test_a_crashed_agent_makes_send_raise_and_its_end_shows_the_code(stage: Stage) -> None:
     agent = await stage.start()
     with pytest.raises(AgentGone, match=stage.kind.crash) as caught:
         await follow(agent, {"cost": 0.5}, {"crash": 3})
-    assert caught.value.cost_usd == (0.5 if stage.kind.cost_told is Told.AT_ONCE else 0.0)
+    assert caught.value.cost_usd == (0.5 if stage.kind.cost_timing is CostTiming.AT_ONCE else 0.0)
     assert stage.kind.crash in await asyncio.wait_for(agent.wait_for_end(), PATIENCE_SECONDS)
     with pytest.raises(AgentGone, match=stage.kind.crash):
         await follow(agent, prompt_id="t2#1")
 
 
-async def test_a_session_goes_on_after_the_last_finished_step(stage: Stage) -> None:
+async def test_a_session_continues_after_the_last_finished_step(stage: Stage) -> None:
     agent = await stage.start()
     steps = ({"append": "log", "text": "a"}, {"crash": 3, "first_time_only": True}, {"append": "log", "text": "b"})
     with pytest.raises(AgentGone):
@@ -156,13 +158,13 @@ async def test_a_session_goes_on_after_the_last_finished_step(stage: Stage) -> N
     assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is TranscriptFinding.UNFINISHED
     again = await stage.start(agent.session)
     assert again.session == agent.session
-    told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
-    assert told[-1] == TurnAnswer("done", 0.0)
+    updates = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
+    assert updates[-1] == TurnAnswer("done", 0.0)
     assert (stage.work_space / "log").read_text() == "ab"
     assert (await stage.client.inspect(stage.launch(agent.session), "t1#2")).finding is TranscriptFinding.ANSWERED
 
 
-async def test_a_prompt_that_does_not_continue_begins_its_script_anew(stage: Stage) -> None:
+async def test_a_prompt_that_does_not_continue_restarts_its_script(stage: Stage) -> None:
     agent = await stage.start()
     steps = ({"append": "log", "text": "a"}, {"fail": "once", "first_time_only": True})
     with pytest.raises(AgentFailed):
@@ -176,7 +178,7 @@ async def test_a_prompt_that_continues_nothing_begins_its_own_script(stage: Stag
     assert (await follow(agent, {"answer": "mine"}, continues=True))[-1] == TurnAnswer("mine", 0.0)
 
 
-async def test_a_session_that_nobody_has_heard_of_cannot_be_continued(stage: Stage) -> None:
+async def test_an_unknown_session_cannot_be_continued(stage: Stage) -> None:
     with pytest.raises(AgentGone, match="cannot be continued"):
         await stage.start("unheard-of")
 
@@ -186,7 +188,7 @@ async def test_without_a_session_a_new_one_begins_and_has_its_own_name(stage: St
     assert first.session != second.session
 
 
-async def test_inspect_tells_the_truth_from_the_transcript_alone(stage: Stage) -> None:
+async def test_inspect_finds_the_truth_in_the_transcript_alone(stage: Stage) -> None:
     launch = stage.launch()
     assert (await stage.client.inspect(launch, "t1#1")).finding is TranscriptFinding.NO_TRANSCRIPT
     agent = await stage.start()

@@ -2,7 +2,7 @@
 
 The script travels in the prompt, in the language of the scripted agent (`soldiers.agents.scripted.script`), and the
 conversation that comes with every request tells which of its steps are done: fifty agents can share one stub, and
-a session that is resumed goes on where it was. Only `first_time_only` and `times` need memory.
+a session that is resumed continues where it was. Only `first_time_only` and `times` need memory.
 
 step                                        becomes
 say, stream, answer                         text; several in a row are one response
@@ -21,7 +21,7 @@ hang                                        a stream that says what was to be sa
 crash                                       the shell kills the agent with SIGKILL; the code cannot be chosen
 report                                      the text that answers the next prompt without a script
 
-A prompt without a script goes on with the last script, and is the `{reply}` in its texts; what follows `reply:` in it
-if it has that. Where a question waits for a reply, a prompt that begins with "go on" or "continue" is none: the
-question is put again. A prompt that begins so and repeats a script that has not come to its end goes on with it.
+A prompt without a script continues with the last script, and is the `{reply}` in its texts; what follows `reply:` in it
+if it has that. Where a question waits for a reply, a prompt that begins with "continue" or "continue" is none: the
+question is put again. A prompt that begins so and repeats a script that has not come to its end continues with it.
 """

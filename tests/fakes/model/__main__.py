@@ -14,7 +14,7 @@ async def main() -> None:
     parser.add_argument("--delay", type=float, default=0.0)
     options = parser.parse_args()
     async with ModelStub(port=options.port, unix=options.unix, delay=options.delay) as stub:
-        print(stub.url, flush=True)  # noqa: T201 - whoever started the stub waits for its address
+        print(stub.url, flush=True)  # noqa: T201 - the caller waits for its address
         await asyncio.Event().wait()
 
 

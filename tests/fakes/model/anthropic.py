@@ -24,7 +24,7 @@ _KINDS = {
 
 
 def read(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
-    """Return what a request asks for."""
+    """Return the content of a request."""
     return Request(
         model=body["model"],
         stream=bool(body.get("stream")),
@@ -93,10 +93,10 @@ def _entries(message: Mapping[str, Any]) -> Iterator[Entry]:
 
 
 def _folder(body: Mapping[str, Any]) -> str:
-    told = [*texts_of(body.get("system"))]
+    messages = [*texts_of(body.get("system"))]
     for message in body["messages"]:
-        told += texts_of(message["content"])
-    found = [_FOLDER.search(text) for text in told]
+        messages += texts_of(message["content"])
+    found = [_FOLDER.search(text) for text in messages]
     return next((match["folder"].strip() for match in found if match), "")
 
 

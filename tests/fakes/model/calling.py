@@ -43,13 +43,13 @@ def tool_call(step: Step, request: Request, call: str) -> ToolCall:
         case {"call": str(tool)}:
             return tool, step.get("args", {})
         case {"petition": kind}:
-            return _house(request, "petition", {"kind": kind, "body": step.get("body", {})})
+            return _own_tool(request, "petition", {"kind": kind, "body": step.get("body", {})})
         case {"ask": question}:
-            return _house(request, "ask_human", {"question": question, "choices": step.get("choices", [])})
+            return _own_tool(request, "ask_human", {"question": question, "choices": step.get("choices", [])})
         case {"result": result}:
-            return _house(request, "report_result", result)
+            return _own_tool(request, "report_result", result)
         case {"remember": memory}:
-            return _house(request, "remember", memory if isinstance(memory, dict) else {"text": memory})
+            return _own_tool(request, "remember", memory if isinstance(memory, dict) else {"text": memory})
         case {"write": path}:
             whole = str(PurePosixPath(request.folder) / path)
             for tool, path_name in (("Write", "file_path"), ("write_file", "file_path"), ("write", "filePath")):
@@ -98,5 +98,5 @@ def _shell(request: Request, command: str) -> ToolCall:
     return tool, {"command": command, "description": description}
 
 
-def _house(request: Request, tool: str, arguments: dict[str, Any]) -> ToolCall:
-    return request.house.format(tool), arguments
+def _own_tool(request: Request, tool: str, arguments: dict[str, Any]) -> ToolCall:
+    return request.own_tool_name.format(tool), arguments

@@ -22,18 +22,18 @@ _KINDS = {
 
 
 def read(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
-    """Return what a request asks for; one for a title is not part of the conversation."""
+    """Return the content of a request; one for a title is not part of the conversation."""
     messages = body["messages"]
-    told = [text for message in messages if message["role"] == "system" for text in texts_of(message["content"])]
-    folders = [_FOLDER.search(text) for text in told]
-    aside = not body.get("tools") and any(_TITLE.search(text) for text in told)
+    texts = [text for message in messages if message["role"] == "system" for text in texts_of(message["content"])]
+    folders = [_FOLDER.search(text) for text in texts]
+    aside = not body.get("tools") and any(_TITLE.search(text) for text in texts)
     return Request(
         model=body["model"],
         stream=bool(body.get("stream")),
         session=headers.get("x-session-affinity", ""),
         entries=[] if aside else [entry for message in messages for entry in _entries(message)],
         tools={tool["function"]["name"]: tool["function"] for tool in body.get("tools") or ()},
-        house="kingdom_{}",
+        own_tool_name="kingdom_{}",
         folder=next((match["folder"].strip() for match in folders if match), ""),
     )
 

@@ -7,14 +7,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Prompted:
-    """A person, or the program in their name, said something."""
+    """A message of a person, or of the program on their behalf."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Spoke:
-    """The model said something."""
+    """A message of the model."""
 
     text: str
 
@@ -40,9 +40,10 @@ Entry = Prompted | Spoke | Called | Returned
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What an agent asks of the model; `tools` are those on offer by their names, `house` how tools of ours are named.
+    """A request of an agent to the model.
 
-    `folder` is where the agent works, as far as the request tells.
+    `tools` are the offered tools by name. `own_tool_name` is the format of the names of our tools. `folder` is the
+    directory of the agent, if the request names it.
     """
 
     model: str
@@ -50,7 +51,7 @@ class Request:
     session: str
     entries: Sequence[Entry]
     tools: Mapping[str, Any] = field(default_factory=dict)
-    house: str = "mcp__kingdom__{}"
+    own_tool_name: str = "mcp__kingdom__{}"
     call_prefix: str = "call_"
     folder: str = ""
 

@@ -20,13 +20,13 @@ _STATUSES = {
 
 
 def read(body: Mapping[str, Any], *, model: str, stream: bool) -> Request:
-    """Return what a request asks for; one without tools is not part of the conversation."""
+    """Return the content of a request; one without tools is not part of the conversation."""
     declared = [tool.get("functionDeclarations", ()) for tool in body.get("tools") or ()]
     tools = {function["name"]: function for functions in declared for function in functions}
-    told = texts_of(body.get("systemInstruction", {}).get("parts"))
+    messages = texts_of(body.get("systemInstruction", {}).get("parts"))
     for content in body["contents"]:
-        told += texts_of(content.get("parts"))
-    folders = [_FOLDER.search(text) for text in told]
+        messages += texts_of(content.get("parts"))
+    folders = [_FOLDER.search(text) for text in messages]
     folder = next((match["folder"].strip() for match in folders if match), "")
     return Request(
         model=model,
@@ -35,7 +35,7 @@ def read(body: Mapping[str, Any], *, model: str, stream: bool) -> Request:
         session=folder,
         entries=[entry for content in body["contents"] for entry in _entries(content)] if tools else [],
         tools=tools,
-        house="mcp_kingdom_{}",
+        own_tool_name="mcp_kingdom_{}",
         folder=folder,
     )
 

@@ -46,7 +46,7 @@ class Model:
         for number, written in enumerate(progress.steps[progress.done :], start=progress.done + 1):
             step = _with_reply(written, progress.reply)
             key = (request.session, number, json.dumps(written, sort_keys=True))
-            if self._times[key] >= _limit(step) or (step.get("say") or step.get("stream")) in progress.said:
+            if self._times[key] >= _limit(step) or (step.get("say") or step.get("stream")) in progress.texts:
                 continue
             if _comes_before(move, step):
                 return replace(move, call=_call(nothing, {}, request, number - 1))

@@ -1,4 +1,4 @@
-"""What the model does about one request, whoever's API it is."""
+"""What the model does about one request, for the API of any vendor."""
 
 import re
 from collections.abc import Mapping

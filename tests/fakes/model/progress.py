@@ -38,7 +38,7 @@ class Progress:
     failure: str | None = None
     finished: bool = False
     later: int = 0
-    said: set[str] = field(default_factory=set)
+    texts: set[str] = field(default_factory=set)
 
     @property
     def answer(self) -> str:
@@ -47,7 +47,7 @@ class Progress:
         return str(filled(answers[-1] if answers else DEFAULT_ANSWER, self.reply))
 
     def prompted(self, text: str) -> None:
-        """Take in a prompt without a script of its own."""
+        """Apply a prompt that has no script."""
         if self.finished:
             self.later += 1
         if not _GOES_ON.match(text):
@@ -58,12 +58,12 @@ class Progress:
         self.failure = None
 
     def spoke(self, text: str) -> None:
-        """Take in what the model said: with its last text the script is at its end."""
-        self.said.add(text)
+        """Apply a message of the model. Its last text ends the script."""
+        self.texts.add(text)
         self.finished = self.finished or text.strip().endswith(self.answer.strip())
 
     def returned(self, entry: Returned) -> None:
-        """Take in what a tool answered: its step is done, unless it was stopped or has failed."""
+        """Apply the result of a tool. Its step is done, unless it was stopped or has failed."""
         call = _ID.search(entry.id)
         if call is None or _STOPPED.search(entry.text):
             return
@@ -75,7 +75,7 @@ class Progress:
             self.failure = f"{step['run']!r} failed: {entry.text}"
         else:
             self.done = number
-            self.said.clear()
+            self.texts.clear()
             self.waiting = "ask" in step
 
 
@@ -103,7 +103,7 @@ def call_id(prefix: str, number: int, *, second_way: bool) -> str:
 
 
 def _goes_on(progress: Progress | None, text: str) -> bool:
-    """Return whether a prompt repeats a script only to go on with it."""
+    """Return whether a prompt repeats a script only to continue with it."""
     if progress is None or progress.finished or not _GOES_ON.match(text):
         return False
     return progress.steps == steps_of(text)

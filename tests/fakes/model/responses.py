@@ -19,7 +19,7 @@ Item = dict[str, Any]
 
 
 def read(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
-    """Return what a request asks for."""
+    """Return the content of a request."""
     items = body["input"]
     if isinstance(items, str):
         items = [{"type": "message", "role": "user", "content": items}]
@@ -31,7 +31,7 @@ def read(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
         entries=[entry for item in items for entry in _entries(item)],
         tools={tool["name"]: tool for tool in body.get("tools", ()) if "name" in tool},
         # A tool of an MCP server is named by the server as its namespace and by its name.
-        house="mcp__kingdom/{}",
+        own_tool_name="mcp__kingdom/{}",
         folder=next((match["folder"] for match in reversed(folders) if match), ""),
     )
 

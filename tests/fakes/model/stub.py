@@ -48,7 +48,7 @@ GEMINI = Api(plain=gemini.plain, events=gemini.events, refused=gemini.refused)
 
 
 class ModelStub:
-    """Serves on a port of 127.0.0.1 between enter and exit, and on a unix socket if told to.
+    """Serves on a port of 127.0.0.1 between enter and exit, and on a unix socket on request.
 
     `requests` has what was asked, in its order. Every response is `delay` seconds late: an agent writes its own
     transcript a little later than it acts, and one that is killed at once would not know what it has done.
@@ -158,7 +158,7 @@ class ModelStub:
     async def _stream(self, asked: web.Request, move: Move, events: Iterator[Event]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream", "cache-control": "no-cache"})
         await response.prepare(asked)
-        # An agent that has heard enough hangs up; that is no error of the stub.
+        # An agent may close the connection early, which is no error of the stub.
         with suppress(ConnectionError):
             for event in events:
                 name = f"event: {event.name}\n" if event.name else ""

@@ -1,4 +1,4 @@
-"""The register of processes: who runs on other machines, and a store that is away."""
+"""The register of processes: processes of other machines, and an unavailable store."""
 
 import os
 from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ class Court:
         return Registration(bus or self.bus, role, silence_max=SILENCE_MAX, clock=lambda: self.now)
 
     async def has_process(self, role: str, machine: str = "elsewhere", **process: Any) -> None:
-        """Enter a process of another machine, unless said otherwise."""
+        """Register a process, by default of another machine."""
         given = {"pid": 7, "identity": "boot.1", "started_at": self.now, **process}
         entry = RegisteredProcess(role=role, machine=machine, **given)
         async with self.bus.transaction() as transaction:
@@ -51,7 +51,7 @@ class Court:
         async with self.bus.transaction() as transaction:
             await transaction.put(Record(kind=HEARTBEATS.name, id=f"{role}.7", state=CURRENT, doc=document))
 
-    async def said(self) -> list[str]:
+    async def logged_types(self) -> list[str]:
         return [each.entry.type for each in await self.operations.read_log(LogCursor(), 1000)]
 
 
@@ -69,47 +69,47 @@ async def test_a_process_on_another_machine_counts_as_long_as_it_sends_heartbeat
     king = court.registration("king")
     await king.enter()
     await king.leave("a signal")
-    assert await court.said() == []
+    assert await court.logged_types() == []
     court.now += timedelta(seconds=100)
     await court.registration("envoy").enter()
-    assert await court.said() == ["system.startup"]
+    assert await court.logged_types() == ["system.startup"]
     await court.registration("king").enter()
-    assert await court.said() == ["system.startup", RESTARTED]
+    assert await court.logged_types() == ["system.startup", RESTARTED]
 
 
 async def test_a_process_on_another_machine_that_just_started_counts_before_its_first_heartbeat(court: Court) -> None:
     await court.has_process("king")
     await court.registration("king").enter()
-    assert await court.said() == []
+    assert await court.logged_types() == []
 
 
 async def test_a_later_process_with_the_same_id_does_not_hide_that_the_first_died(court: Court) -> None:
     here = os.uname().nodename
     await court.has_process("king", machine=here, pid=os.getpid(), identity=process_identity(os.getpid()))
     await court.registration("king").enter()
-    assert await court.said() == []
+    assert await court.logged_types() == []
     await court.has_process("envoy", machine=here, pid=os.getpid(), identity="boot.1")
     await court.registration("envoy").enter()
-    assert await court.said() == [RESTARTED]
+    assert await court.logged_types() == [RESTARTED]
 
 
-async def test_each_process_that_died_is_told_once(court: Court) -> None:
+async def test_each_process_that_died_is_reported_once(court: Court) -> None:
     for pid in (7, 8):
         await court.has_process("king", pid=pid, started_at=court.now - timedelta(hours=1))
     for _ in range(3):
         await court.registration("king").enter()
-    assert (await court.said()).count(RESTARTED) == 2
+    assert (await court.logged_types()).count(RESTARTED) == 2
 
 
-async def test_what_died_before_the_court_was_stopped_is_no_restart_afterwards(court: Court) -> None:
+async def test_a_process_that_died_before_the_court_stopped_is_no_restart(court: Court) -> None:
     await court.has_process("king", started_at=court.now - timedelta(hours=1))
     supervisor = court.registration(SUPERVISOR)
     await supervisor.enter()
-    assert await court.said() == []
+    assert await court.logged_types() == []
     await supervisor.log_start()
     await supervisor.leave("a signal")
     await court.registration("king").enter()
-    assert await court.said() == ["system.startup", "system.shutdown", "system.startup"]
+    assert await court.logged_types() == ["system.startup", "system.shutdown", "system.startup"]
 
 
 class _Away:
@@ -122,4 +122,4 @@ async def test_a_role_starts_and_stops_although_the_register_cannot_be_written(c
     await role.enter()
     await role.log_start()
     await role.leave("a signal")
-    assert await court.said() == []
+    assert await court.logged_types() == []

@@ -34,14 +34,12 @@ async def test_the_scripted_agent_needs_nothing_but_its_sandbox(
 @pytest.mark.parametrize(
     ("agent", "program"), [("codex", "codex-acp"), ("gemini", "gemini"), ("opencode", "opencode"), ("aider", "aider")]
 )
-async def test_the_program_that_the_host_would_start_is_found_where_it_looks_for_it(
-    tmp_path: Path, agent: str, program: str
-) -> None:
+async def test_the_program_is_found_on_the_path_of_the_host(tmp_path: Path, agent: str, program: str) -> None:
     there = write_program(tmp_path / "tools", program, f"echo {program}-cli v1.2.3 '(build 7)'")
     assert await report(tmp_path, agent=agent, path=["tools"]) == ("ok", f"{agent} 1.2.3 in {there}")
 
 
-async def test_the_agent_is_looked_at_whatever_else_is_wrong_with_the_file_and_never_another(tmp_path: Path) -> None:
+async def test_the_configured_agent_is_checked_even_if_the_rest_of_the_file_is_invalid(tmp_path: Path) -> None:
     there = write_program(tmp_path / "tools", "aider", "echo aider v1.2.3")
     mine = {"sandbox": "off", "agent": "aider", "path": ["tools"]}
     github = {"token": "env:NOT_SET_ANYWHERE", "logins": ["us"]}
@@ -69,7 +67,7 @@ async def test_a_program_of_ones_own_is_found_and_not_run(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("soldiers", "told"),
+    ("soldiers", "reported"),
     [
         ({"agent": "codex", "path": ["tools"]}, "there is no program 'codex-acp'"),
         ({"agent": "aider", "path": ["tools"]}, "there is no program 'aider'"),
@@ -80,12 +78,12 @@ async def test_a_program_of_ones_own_is_found_and_not_run(tmp_path: Path) -> Non
     ],
 )
 async def test_settings_that_the_host_refuses_are_reported_with_what_to_do(
-    tmp_path: Path, soldiers: dict[str, Any], told: str
+    tmp_path: Path, soldiers: dict[str, Any], reported: str
 ) -> None:
     # What people call it is not what the host starts.
     write_program(tmp_path / "tools", "codex", "echo codex-cli 0.166.0")
     status, found = await report(tmp_path, **soldiers)
-    assert (status, told in found) == ("fail", True), found
+    assert (status, reported in found) == ("fail", True), found
 
 
 async def test_a_missing_key_extra_or_sandbox_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ async def test_a_server_is_well_before_it_is_made_while_it_runs_and_after_its_ke
     await until_nothing_is_left(place, soon=True)
 
 
-async def test_what_keeps_a_server_from_running_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_reason_why_a_server_cannot_run_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.mkdir()
     (place / "letter").touch()
     found = await look(NAME, "store", url=f"embedded:{place}")

@@ -60,7 +60,7 @@ async def test_a_token_that_github_takes_is_well(tmp_path: Path) -> None:
     assert report.found.startswith("kingdom-bot, scopes notifications, repo; ")
 
 
-async def test_a_token_that_github_refuses_is_reported_by_where_it_comes_from(tmp_path: Path) -> None:
+async def test_a_token_that_github_refuses_is_reported_with_its_source(tmp_path: Path) -> None:
     async with standing_in(tmp_path / "github.json") as site:
         report = await look_at("github", config=with_github(tmp_path, site.url, "env:WRONG"))
     assert (report.status, report.found) == ("fail", "GitHub rejects the token: 401")

@@ -53,7 +53,7 @@ def stopped(process: subprocess.Popen[str]) -> Iterator[None]:
     yield
 
 
-async def test_a_store_that_is_used_is_well_and_looking_leaves_nothing(store: str, realm: Path) -> None:
+async def test_a_used_store_is_healthy_and_the_check_leaves_nothing(store: str, realm: Path) -> None:
     before = sorted(realm.rglob("*"))
     names = ("directory", "disk", "lock", "leases", "store")
     assert {name: report.status for name, report in (await look(*names, url=store)).items()} == dict.fromkeys(
@@ -63,7 +63,7 @@ async def test_a_store_that_is_used_is_well_and_looking_leaves_nothing(store: st
     assert sorted(realm.rglob("*")) == before
 
 
-async def test_a_store_that_is_not_there_yet_is_well_and_not_made(realm: Path) -> None:
+async def test_a_missing_store_is_healthy_and_not_created(realm: Path) -> None:
     found = await look("directory", "lock", "leases", "store", url=f"file:{realm}")
     assert {report.status for report in found.values()} == {"ok"}
     assert not realm.exists()

@@ -35,7 +35,7 @@ async def test_a_broken_file_is_reported_and_everything_else_is_checked(tmp_path
     assert "kingdom config check" in found["kingdom.yaml"].fix
 
 
-async def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
+async def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     report = await look_at("kingdom.yaml", config=tmp_path / "absent.yaml")
     assert (report.status, "does not exist" in report.found) == ("fail", True)
 
@@ -73,7 +73,7 @@ async def test_a_secret_in_the_file_itself_is_reported_and_not_shown(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "reported"),
     [
         ({"soldiers": {"model": {"key": "very_secret"}}}, "soldiers.model.key is written in"),
         ({"database_url": "postgresql://anna:very_secret@127.0.0.1:9/x"}, "contains a password"),
@@ -81,10 +81,10 @@ async def test_a_secret_in_the_file_itself_is_reported_and_not_shown(tmp_path: P
     ],
 )
 async def test_a_key_and_a_password_in_the_file_itself_are_reported_too(
-    tmp_path: Path, document: dict[str, Any], told: str
+    tmp_path: Path, document: dict[str, Any], reported: str
 ) -> None:
     report = await look_at("secrets", config=write_settings(tmp_path, **document))
-    assert (report.status, told in report.found) == ("warn", True)
+    assert (report.status, reported in report.found) == ("warn", True)
     assert "very_secret" not in report.found + report.fix
 
 
@@ -120,7 +120,7 @@ async def test_a_realm_without_generals_and_one_with_a_broken_one_are_reported(t
     assert (broken.status, "gen-hello is broken" in broken.found) == ("fail", True)
 
 
-async def test_a_variable_that_makes_no_sense_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_invalid_variable_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KINGDOM_THROUGH_PGBOUNCER", "maybe")
     report = await look_at("environment")
     assert (report.status, "KINGDOM_THROUGH_PGBOUNCER is 'maybe'" in report.found) == ("fail", True)

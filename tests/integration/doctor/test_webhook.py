@@ -92,7 +92,7 @@ async def test_a_sentinel_that_runs_and_does_not_listen_is_reported(tmp_path: Pa
     assert (report.status, "does not listen" in report.found) == ("fail", True)
 
 
-async def test_a_place_for_messages_where_nobody_listens_is_reported(tmp_path: Path) -> None:
+async def test_an_address_for_messages_without_a_listener_is_reported(tmp_path: Path) -> None:
     def told_at(port: int) -> Path:
         return write_settings(tmp_path, envoy={"webhook": {"url": f"http://{LOOPBACK}:{port}/hook", "secret": "s"}})
 

@@ -63,7 +63,7 @@ def steps(*all_steps: dict[str, Any]) -> str:
     return "\n".join(map(json.dumps, all_steps))
 
 
-def said(text: str, message: str | None = None) -> dict[str, Any]:
+def message_update(text: str, message: str | None = None) -> dict[str, Any]:
     name = {"messageId": message} if message else {}
     return {"update": {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}, **name}}
 

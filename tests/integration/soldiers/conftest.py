@@ -15,7 +15,7 @@ from tests.patience import PATIENCE_SECONDS
 
 @pytest.fixture
 async def scene(backend: BackendUnderTest, tmp_path: Path) -> AsyncIterator[HostScene]:
-    """An engine at work, one known repository, no host."""
+    """An engine running, one known repository, no host."""
     async with opened(backend, tmp_path / "machine") as scene:
         yield scene
 

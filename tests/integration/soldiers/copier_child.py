@@ -1,4 +1,4 @@
-"""A transcript copier as a process of its own, to be killed by its test."""
+"""A transcript copier as its own process, to be killed by its test."""
 
 import asyncio
 import json

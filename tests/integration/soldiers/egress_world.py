@@ -1,4 +1,4 @@
-"""A small internet: run as a module in a network namespace of its own, it lets an agent fetch with real tools.
+"""A small internet: run as a module in its own network namespace, it lets an agent fetch with real tools.
 
 `python -m tests.integration.soldiers.egress_world FOLDER COMMAND PATH…` serves registries on public addresses, runs the
 command as an agent in a strict sandbox, prints how that ended as JSON, and ends.
@@ -101,10 +101,10 @@ def main() -> None:
     folder, command, path = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     furnish(folder)
     stop = serve(folder)
-    said = asyncio.run(run_agent(folder, command, path))
+    output = asyncio.run(run_agent(folder, command, path))
     log = HostFolders(folder / "host").egress_log("wf-1")
     attempts = [[each.outcome, each.host, each.reason] for each in read_attempts(log)]
-    sys.stdout.write(json.dumps({"said": said, "attempts": attempts}))
+    sys.stdout.write(json.dumps({"printed": output, "attempts": attempts}))
     stop()
 
 

@@ -104,7 +104,7 @@ class _Observer:
             self._note(event, arguments[path], known if folder is None else arguments[folder])
 
     def _note_program(self, argv: Any, cwd: Any) -> None:
-        """Note a program outside of a sandbox that runs in a checkout, or is told of one."""
+        """Record a program outside of a sandbox that runs in a checkout, or has one in its arguments."""
         program = os.path.basename(os.fsdecode(argv[0]))  # noqa: PTH119 - looks at no file
         if program == _SANDBOX:
             return

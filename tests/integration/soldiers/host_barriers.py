@@ -16,7 +16,7 @@ from tests.patience import PATIENCE_SECONDS
 BeforeCommit = Callable[[Transaction], Awaitable[None]]
 
 
-def says(transaction: Transaction, event_type: str) -> bool:
+def publishes(transaction: Transaction, event_type: str) -> bool:
     """Return whether a transaction publishes an event of a type."""
     return any(copy.envelope.type == event_type for copy in transaction.changes.copies.values())
 
@@ -63,7 +63,7 @@ class Barrier:
         await asyncio.wait_for(self._reached.wait(), PATIENCE_SECONDS)
 
     def open(self) -> None:
-        """Let it go."""
+        """Open the barrier."""
         self._open.set()
 
     async def _hold(self, transaction: Transaction) -> None:
@@ -73,7 +73,7 @@ class Barrier:
 
 
 class ImpatientAgents(AgentClient):
-    """A client whose agents get no more than a moment to end; and the most of them that ran at once."""
+    """A client whose agents get only a moment to end. It counts how many ran at once."""
 
     name = "impatient"
     has_process = True

@@ -1,4 +1,4 @@
-"""A soldier host as a process of its own, to be stopped, killed or ended by its test."""
+"""A soldier host as its own process, to be stopped, killed or ended by its test."""
 
 import asyncio
 import itertools
@@ -23,7 +23,7 @@ from kingdom.workflow.reactions import engine
 from tests.fakes.agent_environment import UNCONFINED
 from tests.integration.processes import say
 from tests.integration.soldiers.file_accesses import note_accesses
-from tests.integration.soldiers.host_barriers import BarredBus, says
+from tests.integration.soldiers.host_barriers import BarredBus, publishes
 from tests.integration.soldiers.processes import MARK
 
 # A host that was stopped soon learns what became of it, although its lease is long.
@@ -61,11 +61,11 @@ def _confined_with(files: Path) -> AgentEnvironment:
 
 
 def _freezing_at(bus: Bus, event_type: str, number: int) -> Bus:
-    """Return a bus on which this process stops itself when it is about to commit so many-th an event of a type."""
+    """Return a bus on which this process stops itself before it commits the n-th event of a type."""
     seen = itertools.count(1)
 
     async def freeze(transaction: Transaction) -> None:
-        if says(transaction, event_type) and next(seen) == number:
+        if publishes(transaction, event_type) and next(seen) == number:
             say("frozen")
             os.kill(os.getpid(), signal.SIGSTOP)
 

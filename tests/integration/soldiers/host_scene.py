@@ -1,4 +1,4 @@
-"""An engine and soldier hosts at work on a real store, with real git and the scripted agent."""
+"""An engine and soldier hosts running on a real store, with real git and the scripted agent."""
 
 import asyncio
 import itertools
@@ -49,7 +49,7 @@ from tests.integration.running import eventually
 from tests.integration.soldiers.processes import MARK, marked, until_none
 from tests.integration.soldiers.sources import make_bare
 from tests.patience import PATIENCE_SECONDS
-from tests.unit.workflow.model.invariants import AT_REST, contradictions
+from tests.unit.workflow.model.invariants import STOPPED, contradictions
 
 ANNA = "anna"
 APP = "app"
@@ -80,7 +80,7 @@ def writes(name: str, *more: dict[str, Any], report: bool = True) -> WorkDefinit
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """A place in a script at which every agent that comes there stays until the test lets it go on."""
+    """A step of a script at which each agent waits until the test continues it."""
 
     is_there: Path
     may_go: Path
@@ -90,7 +90,7 @@ class Stay:
         return {"write": str(self.is_there)}, {"wait_for": str(self.may_go)}
 
     async def reached(self) -> None:
-        """Wait until an agent is there."""
+        """Wait until an agent has reached the step."""
 
         async def there() -> bool:
             return self.is_there.exists()
@@ -102,7 +102,7 @@ class Stay:
 
 
 class HostScene:
-    """A store with an engine at work on it; hosts live below one folder, their agents carry one mark."""
+    """A store with a running engine. Hosts have directories below one folder, and their agents carry one mark."""
 
     def __init__(self, backend: BackendUnderTest, bus: Bus, folder: Path, stack: AsyncExitStack) -> None:
         self.backend = backend
@@ -141,7 +141,7 @@ class HostScene:
         wrap: Callable[[Bus], Bus] = lambda bus: bus,
         texts: RunTexts | None = None,
     ) -> SoldierHost:
-        """Start a host in this process, on a bus of its own, and wait until it is registered."""
+        """Start a host in this process, on its own bus, and wait until it is registered."""
         application = engine()
         bus = await self._stack.enter_async_context(self.backend.open(application.topology, application.kinds))
         epoch = await self.epoch_of(name)
@@ -172,7 +172,7 @@ class HostScene:
         await asyncio.wait_for(self._running.pop(host), PATIENCE_SECONDS)
 
     async def start_child(self, name: str, *, slots: int = 4, **more: Any) -> Child:
-        """Start a host as a process of its own, and wait until it is registered."""
+        """Start a host as its own process, and wait until it is registered."""
         epoch = await self.epoch_of(name)
         started = await self._stack.enter_async_context(
             child(
@@ -199,7 +199,7 @@ class HostScene:
         return host.epoch if host else 0
 
     async def until_registered(self, name: str, epoch: int, running: asyncio.Task[None] | None = None) -> None:
-        """Wait until a host is up under this epoch or a later one, and the engine has heard of it.
+        """Wait until a host is up under this epoch or a later one, and the engine knows it.
 
         A run that is placed on it before that is placed there once more, since its host seems to have begun anew.
         """
@@ -210,15 +210,15 @@ class HostScene:
             host = await self.host(name)
             return host is not None and host.epoch >= epoch and host.status is HostStatus.UP
 
-        async def heard() -> bool:
+        async def is_known() -> bool:
             stats = await self.operations.stats()
             return not any(each.pending or each.processing for each in stats if each.stream == REGISTRY_STREAM.name)
 
         await eventually(registered)
-        await eventually(heard)
+        await eventually(is_known)
 
     async def shorten_lease(self, name: str) -> None:
-        """Let a host that stands still be lost at once, as if no time at all was the last that it asked for."""
+        """Expire the lease of a stopped host at once."""
         host = await self.host(name)
         assert host is not None
         await renew_host(self.bus, host, host.busy, timedelta(0))
@@ -252,16 +252,16 @@ class HostScene:
         return await lifecycle.show(self.bus, workflow.id)
 
     async def until(self, workflow: Workflow, status: WorkflowStatus) -> Workflow:
-        """Wait until a run has a status; one that came to rest with another will not get there."""
+        """Wait until a run has a status. Fail if it stops with another one."""
 
         def reached(now: Workflow) -> bool:
-            assert now.status is status or now.status not in AT_REST, f"{now.status}: {now.reason}"
+            assert now.status is status or now.status not in STOPPED, f"{now.status}: {now.reason}"
             return now.status is status
 
         return await self.until_true(workflow, reached)
 
     async def until_true(self, workflow: Workflow, true: Callable[[Workflow], bool]) -> Workflow:
-        """Wait until something is true of a run, which never contradicts itself meanwhile."""
+        """Wait until a condition holds for a run, and check its invariants in the meantime."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             now = await self.show(workflow)
@@ -272,7 +272,7 @@ class HostScene:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def fall_due(self, workflow: Workflow) -> None:
-        """Let it be time for what a run waits for."""
+        """Make the timer of a run due now."""
 
         async def act(transaction: Transaction) -> None:
             record = await transaction.get(WORKFLOWS.name, workflow.id)
@@ -283,13 +283,13 @@ class HostScene:
         await run_transaction(self.bus, act)
 
     async def record(self, workflow: Workflow) -> bytes:
-        """Return all that is stored of a run as bytes, with its version."""
+        """Return the stored document of a run as bytes, with its version."""
         async with self.bus.transaction() as transaction:
             record = await transaction.get(WORKFLOWS.name, workflow.id)
         return msgspec.json.encode(record)
 
     async def logged(self, workflow: Workflow, *types: type[DomainEvent]) -> list[LogEntry]:
-        """Return what was logged of a run, of some types if any are named."""
+        """Return the log entries of a run, optionally only of some types."""
         names = [kind.__name__ for kind in types]
         entries: list[LogEntry] = []
         cursor = LogCursor()
@@ -324,13 +324,13 @@ class HostScene:
         await self.settle()
 
     def transcript(self, work: Work, host: str = "host-a") -> list[TranscriptEntry]:
-        """Return what the session of a Work has noted."""
+        """Return the transcript of the session of a Work."""
         assert work.agent.session is not None
         soldier_id = work.agent.session.partition("/")[0]
         return read_entries(self.folders(host).transcript(soldier_id))
 
     def stay(self, name: str) -> "Stay":
-        """Return a place in a script at which an agent stays until the test lets it go on."""
+        """Return a step of a script at which an agent waits until the test continues it."""
         return Stay(self.folder / f"{name}-is-there", self.folder / f"{name}-may-go")
 
     def tree(self, workflow: Workflow, host: str = "host-a") -> Path:
@@ -347,13 +347,13 @@ class HostScene:
         return self.folders(host).work_space(workflow.general, work.work_space_id)
 
     def processes(self, words: str = "") -> list[str]:
-        """Return the command lines of all that agents run, and of agents themselves, with certain words."""
+        """Return the command lines of agents and of their programs that contain certain words."""
         return [command for command in marked(self.mark) if words in command]
 
 
 @asynccontextmanager
 async def opened(backend: BackendUnderTest, folder: Path) -> AsyncIterator[HostScene]:
-    """Open a store with an engine at work; in the end nothing that an agent started may be left."""
+    """Open a store with a running engine. At the end, no process of an agent may be left."""
     application = engine()
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(backend.open(application.topology, application.kinds))

@@ -6,7 +6,7 @@ import sys
 
 
 def serve(manner: str, *words: str) -> None:
-    """Serve until somebody ends it."""
+    """Serve until the process is ended."""
     from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - it takes long, and who misbehaves does so at once
 
     server = MCPServer("shelf")
@@ -31,12 +31,12 @@ def serve(manner: str, *words: str) -> None:
 
 
 def main(manner: str, *words: str) -> None:
-    """Do what the words say."""
+    """Act as the text says."""
     match manner:
         case "crash":
             sys.exit(f"the shelf {os.environ['SHELF']} has fallen down")
         case "hang":
-            # A child in a session of its own, which a signal to the group would not reach.
+            # A child in its own session, which a signal to the group would not reach.
             with subprocess.Popen(["sleep", "600"], start_new_session=True):
                 sys.stderr.write("the shelf is being dusted\n")
                 sys.stderr.flush()

@@ -48,10 +48,10 @@ async def cancel_while_it_starts(act: Coroutine[Any, Any, Any], mark: str, words
     """Cancel a start when its marked process already runs these words, but the caller does not know it yet."""
     acting = asyncio.ensure_future(act)
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not marked(mark):  # noqa: ASYNC110 - nobody tells of a process
+        while not marked(mark):  # noqa: ASYNC110 - processes send no notification
             await asyncio.sleep(0)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    # The loop stands still meanwhile.
+    # The event loop is blocked in the meantime.
     while not any(command.startswith(words) for command in marked(mark)):
         assert time.monotonic() < deadline, marked(mark)
         time.sleep(0.01)  # noqa: ASYNC251

@@ -9,7 +9,7 @@ from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 
 
 def run(*arguments: str, cwd: Path) -> str:
-    """Run git as anybody would, without any configuration of this machine."""
+    """Run git without any configuration of this machine."""
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"}
     identity = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
     done = subprocess.run(["git", *identity, *arguments], cwd=cwd, env=environment, capture_output=True, check=True)

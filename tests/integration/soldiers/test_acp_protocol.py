@@ -26,7 +26,7 @@ from kingdom.workflow.model.messages.answers import TranscriptFinding
 from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, ENVIRONMENT, only, until_exists, updates_of
 from tests.integration.running import eventually
-from tests.integration.soldiers.acp_scene import PLAIN, Scene, end, said, steps, take, tool, used
+from tests.integration.soldiers.acp_scene import PLAIN, Scene, end, message_update, steps, take, tool, used
 from tests.integration.soldiers.sources import processes_in
 from tests.patience import PATIENCE_SECONDS
 
@@ -54,20 +54,20 @@ async def test_a_session_opens_in_the_mode_of_the_profile_with_the_mcp_servers_o
     assert scene.entries("session")[-1]["session"] == agent.session
 
 
-async def test_the_answer_is_what_was_said_after_the_last_tool(scene: Scene) -> None:
+async def test_the_answer_is_the_text_after_the_last_tool(scene: Scene) -> None:
     agent = await scene.start()
-    told = await take(
+    reported = await take(
         agent,
-        said("I be", "m1"),
-        said("gin.", "m1"),
+        message_update("I be", "m1"),
+        message_update("gin.", "m1"),
         tool("pending", title="bash"),
         tool("in_progress", title="make all", rawInput={"command": "make all", "cwd": "/"}),
         tool("completed", content=[{"type": "content", "content": {"type": "text", "text": "it is made"}}]),
-        said("It is ", "m2"),
-        said("done.", "m2"),
+        message_update("It is ", "m2"),
+        message_update("done.", "m2"),
         end(),
     )
-    assert [update for update in told if not isinstance(update, CostUpdate)] == [
+    assert [update for update in reported if not isinstance(update, CostUpdate)] == [
         *(
             AgentMessage("I be"),
             AgentMessage("gin."),
@@ -81,10 +81,10 @@ async def test_the_answer_is_what_was_said_after_the_last_tool(scene: Scene) -> 
     assert [entry["text"] for entry in scene.entries("output")] == ["it is made"]
 
 
-async def test_what_is_no_message_is_passed_over(scene: Scene) -> None:
+async def test_an_update_that_is_not_a_message_is_skipped(scene: Scene) -> None:
     agent = await scene.start()
-    told = await take(agent, {"line": "npm warn"}, {"line": "[1]"}, {"update": {"sessionUpdate": "unheard_of"}})
-    assert told[-1] == TurnAnswer("done", 0.0)
+    reported = await take(agent, {"line": "npm warn"}, {"line": "[1]"}, {"update": {"sessionUpdate": "unheard_of"}})
+    assert reported[-1] == TurnAnswer("done", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ async def test_permission_is_given_once_and_never_for_ever(
     scene: Scene, kinds: list[str], outcome: dict[str, str]
 ) -> None:
     agent = await scene.start()
-    told = await take(agent, {"permission": kinds}, end())
-    assert json.loads(told[-1].text if isinstance(told[-1], TurnAnswer) else "") == outcome
-    assert only(told, ToolUse) == ([ToolUse("execute", "make")] if "allow_once" in kinds else [])
+    reported = await take(agent, {"permission": kinds}, end())
+    assert json.loads(reported[-1].text if isinstance(reported[-1], TurnAnswer) else "") == outcome
+    assert only(reported, ToolUse) == ([ToolUse("execute", "make")] if "allow_once" in kinds else [])
 
 
 async def test_a_failure_that_looks_like_an_answer_is_known_by_its_mark(scene: Scene) -> None:
@@ -108,9 +108,9 @@ async def test_a_failure_that_looks_like_an_answer_is_known_by_its_mark(scene: S
     agent = await scene.start(profile)
     broken = {"update": {"sessionUpdate": "session_info_update", "_meta": {"agent": {"state": "broken"}}}}
     with pytest.raises(AgentFailed, match="the model is away"):
-        await take(agent, said("half of it", "m1"), broken, said("the model is away\n\n"), end())
-    told = await take(agent, said("a warning"), said("fine", "m2"), end(), prompt_id="t2#1")
-    assert only(told, AgentMessage, TurnAnswer) == [AgentMessage("fine"), TurnAnswer("fine", 0.0)]
+        await take(agent, message_update("half of it", "m1"), broken, message_update("the model is away\n\n"), end())
+    reported = await take(agent, message_update("a warning"), message_update("fine", "m2"), end(), prompt_id="t2#1")
+    assert only(reported, AgentMessage, TurnAnswer) == [AgentMessage("fine"), TurnAnswer("fine", 0.0)]
 
 
 async def test_an_error_fails_the_turn_with_its_details(scene: Scene) -> None:
@@ -124,10 +124,10 @@ async def test_an_error_fails_the_turn_with_its_details(scene: Scene) -> None:
 async def test_a_turn_that_the_agent_refuses_has_failed(scene: Scene) -> None:
     agent = await scene.start()
     with pytest.raises(AgentFailed, match="refusal"):
-        await take(agent, said("no"), {"end": {"stopReason": "refusal"}})
+        await take(agent, message_update("no"), {"end": {"stopReason": "refusal"}})
 
 
-async def test_a_limit_of_the_vendor_tells_until_when(scene: Scene) -> None:
+async def test_a_limit_of_the_vendor_shows_its_end(scene: Scene) -> None:
     agent = await scene.start()
     message = "You've hit your usage limit. Try again in 2 hours."
     with pytest.raises(UsageLimited) as caught:
@@ -139,30 +139,30 @@ async def test_a_limit_of_the_vendor_tells_until_when(scene: Scene) -> None:
 async def test_the_tokens_of_a_turn_have_their_price(scene: Scene) -> None:
     agent = await scene.start()
     usage = {"totalTokens": 0, "inputTokens": 30_000, "cachedReadTokens": 10_000, "outputTokens": 1_000}
-    told = await take(agent, used(10_000), used(20_000), end(usage=usage))
-    assert only(told, CostUpdate) == [CostUpdate(0.1), CostUpdate(0.3), CostUpdate(0.31)]
-    assert told[-1] == TurnAnswer("", 0.31)
+    reported = await take(agent, used(10_000), used(20_000), end(usage=usage))
+    assert only(reported, CostUpdate) == [CostUpdate(0.1), CostUpdate(0.3), CostUpdate(0.31)]
+    assert reported[-1] == TurnAnswer("", 0.31)
     assert scene.entries("answered")[-1]["cacheReadTokens"] == 10_000
 
 
-async def test_a_turn_that_came_to_nothing_costs_nothing_whatever_was_counted(scene: Scene) -> None:
+async def test_a_turn_without_a_result_costs_nothing_regardless_of_the_meter(scene: Scene) -> None:
     agent = await scene.start()
     assert (await take(agent, used(10_000), used(10_000), end()))[-1] == TurnAnswer("", 0.0)
 
 
-async def test_a_model_without_a_price_counts_as_the_dearest(scene: Scene) -> None:
+async def test_a_model_without_a_price_has_the_highest_price(scene: Scene) -> None:
     agent = await scene.start(model="unheard-of")
     usage = {"totalTokens": 0, "inputTokens": 1_000_000, "outputTokens": 0}
     assert (await take(agent, end(usage=usage)))[-1] == TurnAnswer("", 20.0)
 
 
-async def test_the_tokens_may_stand_beside_the_protocol(scene: Scene) -> None:
+async def test_the_tokens_may_be_among_the_protocols(scene: Scene) -> None:
     agent = await scene.start(replace(PLAIN, cost_source=CostSource.QUOTA))
     meta = {"quota": {"token_count": {"input_tokens": 10_000, "output_tokens": 1_000}}}
     assert (await take(agent, end(_meta=meta)))[-1] == TurnAnswer("", 0.2)
 
 
-async def test_what_a_killed_turn_cost_is_in_the_next_where_the_agent_counts_the_session(scene: Scene) -> None:
+async def test_the_cost_of_a_killed_turn_is_in_the_next_if_the_agent_counts_per_session(scene: Scene) -> None:
     profile = replace(PLAIN, cost_source=CostSource.SESSION)
 
     def spent(usd: float) -> dict[str, Any]:
@@ -188,7 +188,7 @@ async def test_a_turn_that_spends_its_budget_is_cancelled(scene: Scene) -> None:
 
 async def test_an_interrupt_cancels_the_turn(scene: Scene) -> None:
     agent = await scene.start()
-    turn = asyncio.create_task(take(agent, said("I wait"), {"until_cancelled": 1}))
+    turn = asyncio.create_task(take(agent, message_update("I wait"), {"until_cancelled": 1}))
 
     async def prompted() -> bool:
         return bool(scene.requests("session/prompt"))
@@ -200,14 +200,14 @@ async def test_an_interrupt_cancels_the_turn(scene: Scene) -> None:
     assert scene.entries("interrupted")
 
 
-async def test_an_agent_that_ends_in_its_turn_is_gone_with_its_last_words(scene: Scene) -> None:
+async def test_an_agent_that_ends_in_its_turn_is_gone_and_its_last_output_is_shown(scene: Scene) -> None:
     agent = await scene.start()
     with pytest.raises(AgentGone, match="exit code 3; its last words: I cannot go on"):
         await take(agent, {"exit": 3})
     assert scene.entries("failed", "ended")
 
 
-async def test_an_agent_that_is_gone_behind_its_adapter_is_gone(scene: Scene) -> None:
+async def test_an_agent_that_ends_behind_its_adapter_is_gone(scene: Scene) -> None:
     agent = await scene.start(replace(PLAIN, gone_error="server exited"))
     with pytest.raises(AgentGone, match="server exited"):
         await take(agent, {"error": {"code": -32603, "message": "the server exited with code 1"}})
@@ -230,7 +230,7 @@ async def test_a_session_that_the_agent_has_lost_cannot_be_continued(scene: Scen
         await scene.start(session="lost")
 
 
-async def test_a_session_that_was_never_prompted_begins_anew(scene: Scene) -> None:
+async def test_a_session_that_was_never_prompted_starts_over(scene: Scene) -> None:
     agent = await scene.start()
     await agent.stop(AT_ONCE)
     again = await scene.start(session=agent.session)
@@ -238,7 +238,7 @@ async def test_a_session_that_was_never_prompted_begins_anew(scene: Scene) -> No
     assert (await take(again))[-1] == TurnAnswer("done", 0.0)
 
 
-async def test_a_session_that_is_loaded_does_not_tell_its_past_again(scene: Scene) -> None:
+async def test_a_loaded_session_does_not_repeat_its_history(scene: Scene) -> None:
     profile = replace(PLAIN, loads_session=True)
     agent = await scene.start(profile)
     await take(agent)
@@ -248,16 +248,16 @@ async def test_a_session_that_is_loaded_does_not_tell_its_past_again(scene: Scen
     assert await take(again, prompt_id="t2#1") == [AgentMessage("done"), TurnAnswer("done", 0.0)]
 
 
-async def test_who_has_begun_is_told_to_go_on_and_who_may_not_have_heard_is_told_all(scene: Scene) -> None:
+async def test_a_started_prompt_is_continued_and_an_unsent_one_is_sent_completely(scene: Scene) -> None:
     agent = await scene.start()
     with pytest.raises(AgentGone):
         await take(agent, {"exit": 3})
     silent = await scene.start(session=agent.session)
     with pytest.raises(AgentGone):
         await updates_of(silent, Prompt(id="t1#2", text="", continues=True))
-    heard = scene.requests("session/prompt")[-1]["prompt"][0]["text"]
-    assert heard.startswith("Continue what you were asked")
-    assert steps({"exit": 3}) in heard
+    received = scene.requests("session/prompt")[-1]["prompt"][0]["text"]
+    assert received.startswith("Continue what you were asked")
+    assert steps({"exit": 3}) in received
     again = await scene.start(session=agent.session)
     with pytest.raises(AgentGone):
         await take(again, tool("in_progress", title="x"), {"exit": 3}, prompt_id="t2#1")
@@ -286,7 +286,7 @@ async def test_a_link_that_an_agent_has_left_is_not_written_through(scene: Scene
     assert not list(elsewhere.iterdir())
 
 
-async def test_a_session_is_moved_out_of_the_way_of_its_loading(scene: Scene) -> None:
+async def test_a_session_is_moved_before_it_is_loaded(scene: Scene) -> None:
     profile = replace(PLAIN, loads_session=True, conflicting_files="chats/session-*-$session.jsonl")
     agent = await scene.start(profile)
     await take(agent)
@@ -308,14 +308,14 @@ async def test_a_session_is_moved_out_of_the_way_of_its_loading(scene: Scene) ->
         ({}, {"environment": ENVIRONMENT}, "does not set HOME"),
     ],
 )
-async def test_what_is_missing_is_said(
+async def test_a_missing_part_is_reported(
     scene: Scene, changes: dict[str, Any], options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(Misconfigured, match=words):
         await scene.start(replace(PLAIN, **changes), **options)
 
 
-async def test_an_agent_that_does_not_come_up_is_gone(scene: Scene) -> None:
+async def test_an_agent_that_does_not_start_is_gone(scene: Scene) -> None:
     with pytest.raises(AgentGone, match="plain failed to start: exit code"):
         await scene.start(replace(PLAIN, arguments=("-c", "import sys; sys.exit(4)")))
 

@@ -60,10 +60,10 @@ def leaked(host: Path, tree: CheckoutSpec) -> bool:
     for place in (bare(host, tree), git_directory_of(tree.path)):
         listed = run("cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objecttype)", cwd=place)
         blobs = [line.split()[0] for line in listed.splitlines() if line.endswith(" blob")]
-        told = subprocess.run(
+        result = subprocess.run(
             ["git", "cat-file", "--batch"], input="\n".join(blobs).encode(), cwd=place, capture_output=True, check=True
         )
-        if KEY.encode() in told.stdout:
+        if KEY.encode() in result.stdout:
             return True
     return False
 
@@ -94,7 +94,7 @@ async def leaks_within(trees: RunCheckouts, host: Path, tree: CheckoutSpec, trie
     return False
 
 
-async def test_a_folder_that_becomes_a_link_while_the_house_commits_leads_nowhere(
+async def test_a_folder_that_becomes_a_link_during_a_commit_is_not_followed(
     trees: RunCheckouts, host: Path, source: Path, victim: Path
 ) -> None:
     tree = a_tree(host, source)
@@ -161,7 +161,7 @@ LEFT = [
 
 @pytest.mark.parametrize("sandboxed", [True, pytest.param(False, marks=pytest.mark.variants)])
 @pytest.mark.parametrize("leave", LEFT)
-async def test_nothing_in_the_git_directory_of_an_agent_leads_the_house_elsewhere(
+async def test_nothing_in_the_git_directory_of_an_agent_redirects_kingdom(
     host: Path, source: Path, tmp_path: Path, leave: Callable[[Path, Path], None], *, sandboxed: bool
 ) -> None:
     trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True, sandboxed=sandboxed))
@@ -230,16 +230,16 @@ TRAPS = {
 }
 
 
-@pytest.mark.parametrize(("lay", "told"), TRAPS.items(), ids=lambda each: getattr(each, "__name__", ""))
-async def test_what_git_would_wait_for_or_leave_out_fails_at_once_by_name(
-    trees: RunCheckouts, host: Path, source: Path, lay: Callable[[Path], None], told: str
+@pytest.mark.parametrize(("lay", "reported"), TRAPS.items(), ids=lambda each: getattr(each, "__name__", ""))
+async def test_a_git_command_that_would_wait_fails_at_once_with_the_name(
+    trees: RunCheckouts, host: Path, source: Path, lay: Callable[[Path], None], reported: str
 ) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     lay(tree.path)
-    with pytest.raises(ProgramFailed, match=told):
+    with pytest.raises(ProgramFailed, match=reported):
         await trees.commit([tree], "work")
-    with pytest.raises(ProgramFailed, match=told):
+    with pytest.raises(ProgramFailed, match=reported):
         await trees.diff(tree, await trees.base_commit(tree))
 
 

@@ -123,7 +123,7 @@ class Meddler:
     def _meddled(self, real: Callable[..., object]) -> Callable[..., object]:
         def meddled(*arguments: object, **options: object) -> object:
             if self._left:
-                # What the host has done meanwhile may be in the way of the agent, too.
+                # An action of the host may make the step of the agent fail, too.
                 with suppress(OSError):
                     self._left.pop(0)()
             return real(*arguments, **options)
@@ -184,7 +184,7 @@ def outside_of(race: Race, place: Path) -> Path:
 
 @contextmanager
 def swapping_in(race: Race, place: Path) -> Iterator[Path]:
-    """Let a process swap as long as the block lasts."""
+    """Let a process swap the paths during the block."""
     words = [str(place / "space" / race.swapped), str(outside_of(race, place))]
     with subprocess.Popen([sys.executable, "-I", swapping.__file__, *words], stdout=subprocess.PIPE) as agent:
         try:

@@ -23,7 +23,7 @@ from kingdom.soldiers.turns.result import read_result
 from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 from kingdom.workflow.past_results import NOTICE
 from kingdom.workflow.verdicts import PetitionVerdict
-from tests.integration.soldiers.tools_host import House, open_house
+from tests.integration.soldiers.tools_host import ToolHost, open_tool_host
 from tests.patience import PATIENCE_SECONDS
 
 NAMES = tuple(tool.name for tool in TOOLS)
@@ -32,11 +32,11 @@ SUCCESS = {"status": "success", "summary": "all good"}
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    async with open_house(
+async def tool_host(tmp_path: Path) -> AsyncIterator[ToolHost]:
+    async with open_tool_host(
         tmp_path, tmp_path / "socket", verdict=PetitionVerdict(granted=False, reason="not today")
-    ) as house:
-        yield house
+    ) as tool_host:
+        yield tool_host
 
 
 @asynccontextmanager
@@ -52,8 +52,8 @@ async def called(client: Client, tool: str, **arguments: Any) -> tuple[bool, str
     return bool(result.is_error), "".join(getattr(part, "text", "") for part in result.content)
 
 
-async def spoken(url: str, *lines: str, answers: int = 0) -> list[dict[str, Any]]:
-    """Send lines to the server, close its input after so many answers, and return all its answers."""
+async def exchange(url: str, *lines: str, answers: int = 0) -> list[dict[str, Any]]:
+    """Send lines to the server, close its input after this many answers, and return all its answers."""
     process = await asyncio.create_subprocess_exec(
         *relay_command(url), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
@@ -76,8 +76,8 @@ def request(method: str, message_id: int = 1, **parameters: Any) -> str:
     return json.dumps({"jsonrpc": "2.0", "id": message_id, "method": method, "params": parameters})
 
 
-async def test_an_agent_reads_earlier_results_through_the_official_client(house: House) -> None:
-    async with client_of(*relay_command(house.url)) as client:
+async def test_an_agent_reads_earlier_results_through_the_official_client(tool_host: ToolHost) -> None:
+    async with client_of(*relay_command(tool_host.url)) as client:
         failed, text = await called(client, "read_results", count=1)
         assert (failed, text.splitlines()[0]) == (False, NOTICE)
         assert text.endswith("gen-pr, github.pr.comment, acme/shop: success\n> The cache is stale.")
@@ -86,16 +86,16 @@ async def test_an_agent_reads_earlier_results_through_the_official_client(house:
         assert (refused, "Correct it, and call read_results again" in why) == (True, True)
 
 
-async def test_the_official_client_is_offered_the_tools_and_their_guide(house: House) -> None:
-    async with client_of(*relay_command(house.url)) as client:
+async def test_the_official_client_is_offered_the_tools_and_their_guide(tool_host: ToolHost) -> None:
+    async with client_of(*relay_command(tool_host.url)) as client:
         tools = (await client.list_tools()).tools
         assert tuple(tool.name for tool in tools) == NAMES
         assert [tool.input_schema for tool in tools] == [tool.schema for tool in TOOLS]
         assert "report_result" in (client.instructions or "")
 
 
-async def test_the_official_client_reports_a_result_over_either_way(house: House, tmp_path: Path) -> None:
-    for number, place in enumerate((house.url, f"unix:{house.socket}")):
+async def test_the_official_client_reports_a_result_over_both_transports(tool_host: ToolHost, tmp_path: Path) -> None:
+    for number, place in enumerate((tool_host.url, f"unix:{tool_host.socket}")):
         async with client_of(*relay_command(place)) as client:
             assert await called(client, "remember", text=f"Sentence {number}.") == (
                 False,
@@ -107,8 +107,8 @@ async def test_the_official_client_reports_a_result_over_either_way(house: House
     assert read_result(tmp_path) == {**SUCCESS, "memory_updates": learned}
 
 
-async def test_the_official_client_hears_verdicts_and_what_it_said_wrongly(house: House) -> None:
-    async with client_of(*relay_command(house.url)) as client:
+async def test_the_official_client_receives_verdicts_and_its_own_mistakes(tool_host: ToolHost) -> None:
+    async with client_of(*relay_command(tool_host.url)) as client:
         is_error, text = await called(client, "petition", kind="github.comment", body={"body": "hi"})
         assert is_error
         assert "not today" in text
@@ -116,42 +116,49 @@ async def test_the_official_client_hears_verdicts_and_what_it_said_wrongly(house
         assert is_error
         assert "error must not be empty" in text
         await called(client, "ask_human", question="Which one?")
-    assert house.petitions == [("github.comment", {"body": "hi"})]
-    question = house.tools.end()
+    assert tool_host.petitions == [("github.comment", {"body": "hi"})]
+    question = tool_host.tools.end()
     assert question is not None
     assert question.text == "Which one?"
 
 
-async def test_the_command_line_serves_it_at_the_place_that_the_environment_names(house: House, tmp_path: Path) -> None:
-    async with client_of(*COMMAND_LINE, KINGDOM_VOICE_URL=house.url) as client:
+async def test_the_command_line_serves_it_at_the_place_that_the_environment_names(
+    tool_host: ToolHost, tmp_path: Path
+) -> None:
+    async with client_of(*COMMAND_LINE, KINGDOM_VOICE_URL=tool_host.url) as client:
         await called(client, "report_result", **SUCCESS)
     assert read_result(tmp_path) == SUCCESS
 
 
-async def test_our_own_trial_of_mcp_servers_finds_its_tools(house: House) -> None:
+async def test_our_own_trial_of_mcp_servers_finds_its_tools(tool_host: ToolHost) -> None:
     server = McpServer(
-        id=SERVER_NAME, name=SERVER_NAME, transport=McpTransport.STDIO, command=relay_command(house.url), url="", env={}
+        id=SERVER_NAME,
+        name=SERVER_NAME,
+        transport=McpTransport.STDIO,
+        command=relay_command(tool_host.url),
+        url="",
+        env={},
     )
     assert await check_mcp_server(server, limit=timedelta(seconds=PATIENCE_SECONDS)) == NAMES
 
 
-async def test_a_house_that_cannot_be_reached_is_told_to_the_agent(tmp_path: Path) -> None:
+async def test_an_unreachable_host_is_reported_to_the_agent(tmp_path: Path) -> None:
     async with client_of(*relay_command(f"unix:{tmp_path}/nobody")) as client:
         is_error, text = await called(client, "report_result", **SUCCESS)
         assert is_error
         assert ".kingdom-task.json" in text
 
 
-async def test_calls_at_once_are_all_answered(house: House, tmp_path: Path) -> None:
-    async with client_of(*relay_command(house.url)) as client:
+async def test_calls_at_once_are_all_answered(tool_host: ToolHost, tmp_path: Path) -> None:
+    async with client_of(*relay_command(tool_host.url)) as client:
         await asyncio.gather(*(called(client, "remember", text=f"Sentence {number}.") for number in range(20)))
         await called(client, "report_result", **SUCCESS)
     assert len((read_result(tmp_path) or {})["memory_updates"]) == 20
 
 
-async def test_what_is_no_message_is_refused_and_the_server_goes_on(house: House) -> None:
-    answers = await spoken(
-        house.url,
+async def test_a_line_that_is_not_a_message_is_refused_and_the_server_continues(tool_host: ToolHost) -> None:
+    answers = await exchange(
+        tool_host.url,
         "nonsense",
         "[]",
         "[" * 100_000,
@@ -178,8 +185,8 @@ async def test_what_is_no_message_is_refused_and_the_server_goes_on(house: House
     ("wanted", "spoken_version"),
     [("2024-11-05", "2024-11-05"), ("2025-06-18", "2025-06-18"), ("1999-01-01", "2025-11-25")],
 )
-async def test_the_version_that_a_client_wants_is_spoken_where_it_is_known(wanted: str, spoken_version: str) -> None:
-    (answer,) = await spoken("unix:nowhere", request("initialize", protocolVersion=wanted), answers=1)
+async def test_the_version_of_a_client_is_used_if_it_is_known(wanted: str, spoken_version: str) -> None:
+    (answer,) = await exchange("unix:nowhere", request("initialize", protocolVersion=wanted), answers=1)
     assert answer["result"]["protocolVersion"] == spoken_version
 
 
@@ -187,8 +194,8 @@ async def test_a_server_whose_agent_is_gone_ends_although_a_call_is_open(tmp_pat
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "silent"))
         silent.listen()
-        said = request("tools/call", name="remember", arguments={"text": "x"})
-        assert await spoken(f"unix:{tmp_path}/silent", said) == []
+        call = request("tools/call", name="remember", arguments={"text": "x"})
+        assert await exchange(f"unix:{tmp_path}/silent", call) == []
 
 
 @pytest.mark.parametrize("place", ["", "unix:", "127.0.0.1:80", "ftp://127.0.0.1:80/voice"])
@@ -200,8 +207,8 @@ async def test_a_place_that_is_none_is_refused_in_a_sentence(place: str) -> None
     assert b"Traceback" not in words
 
 
-async def test_a_result_is_reported_out_of_a_strict_sandbox(house: House, tmp_path: Path) -> None:
-    sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(tmp_path / "space",), socket=house.socket)
+async def test_a_result_is_reported_out_of_a_strict_sandbox(tool_host: ToolHost, tmp_path: Path) -> None:
+    sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(tmp_path / "space",), socket=tool_host.socket)
     sandbox.writable[0].mkdir()
     program = await start_program(
         relay_command(f"{sandbox.url}/voice"),

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("patient_with_claude")
 SUCCESS = reports(status="success", summary="done")
 # One Work is within the budget, the turn of the other goes beyond it and has more to do.
 CHEAP = work("cheap", SUCCESS, {"cost": 0.25})
-DEAR = work("dear", SUCCESS, {"cost": 0.5}, {"run": "true"}, {"cost": 0.5}, {"wait_for": "may-go"}, {"cost": 0.25})
+COSTLY = work("dear", SUCCESS, {"cost": 0.5}, {"run": "true"}, {"cost": 0.5}, {"wait_for": "may-go"}, {"cost": 0.25})
 # A model is asked again for the response that exceeded the budget, because its effect has not happened.
 COST_IN_ALL = {"scripted": 1.5, "claude": 2.0}
 
@@ -93,7 +93,7 @@ async def run_of(court: CourtScene, root_id: str) -> Workflow:
 
 
 def told_in_transcripts(court: CourtScene) -> float:
-    """Return what the sessions noted to have cost, each turn with its last word."""
+    """Return the costs in the transcripts, the last one of each turn."""
     turns: dict[tuple[str, str], float] = {}
     for transcript in HostFolders(court.folder / "host-a").sessions.glob("*.json"):
         for entry in read_entries(transcript):
@@ -124,8 +124,8 @@ async def until_ledger_has(court: CourtScene, usd: float) -> None:
 async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_the_ledger_has_its_cost(
     court: CourtScene, model: ModelStub, agent: AgentName
 ) -> None:
-    court.has(CHEAP, DEAR, budget_usd=1)
-    event_id = await court.happens()
+    court.has(CHEAP, COSTLY, budget_usd=1)
+    event_id = await court.send_event()
     asking = await until_asking(court)
     assert asking.reason.endswith("has cost $1.25 of its budget of $1.00. Should it go on with another $1.00?")
     stopped = await run_of(court, asking.id)
@@ -163,7 +163,7 @@ async def test_nothing_is_asked_of_the_model_once_the_budget_is_spent(
         budget_usd=1,
         over_budget=OverBudget.STOP,
     )
-    event_id = await court.happens()
+    event_id = await court.send_event()
     await until_event(court, event_id, EventStatus.FAILED)
     assert (await court.event(event_id)).reason.endswith("has cost $1.25 of its budget of $1.00")
     stopped = await run_of(court, (await court.assignments())[0].id)

@@ -72,7 +72,7 @@ async def test_a_command_of_the_settings_goes_before_the_script_of_the_repositor
     assert (tree.path / "cache").read_text() == "right\n"
 
 
-async def test_a_script_that_lies_behind_a_link_runs_too(tmp_path: Path) -> None:
+async def test_a_script_behind_a_link_runs_too(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {"tools/setup.sh": "echo linked > cache\n"}, {".kingdom": "tools"})
     await fitted_out(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tree.path / "cache").read_text() == "linked\n"
@@ -90,7 +90,9 @@ async def test_without_a_script_nothing_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "notes" / f"{tree.id}.log").exists()
 
 
-async def test_a_script_that_fails_is_told_by_its_end_and_runs_again_the_next_time(tmp_path: Path) -> None:
+async def test_a_failed_script_is_reported_with_the_end_of_its_output_and_runs_again_the_next_time(
+    tmp_path: Path,
+) -> None:
     script = "for i in $(seq 2000); do echo noise; done; echo no such package >&2; test -f ready || exit 3\n"
     tree = await checked_out(tmp_path, {SCRIPT: script})
     with pytest.raises(CheckoutSetupFailed, match=r"(?s)exit code 3.*noise\nno such package$") as failed:
@@ -161,7 +163,7 @@ async def test_a_file_that_would_be_committed_is_not_copied(tmp_path: Path) -> N
     assert (tree.path / "file0.txt").read_text() == "line 0\n"
 
 
-async def test_no_link_leads_out_of_the_folder_or_of_the_checkout(tmp_path: Path) -> None:
+async def test_no_link_points_out_of_the_folder_or_the_checkout(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / ".env").write_text("SECRET=of-somebody-else")
@@ -219,7 +221,7 @@ async def test_the_ports_of_a_run_that_is_gone_go_to_another(tmp_path: Path) -> 
     assert assign_port_base(folders, "wf-3") == first
 
 
-def test_where_all_ports_are_taken_the_run_that_asked_longest_ago_loses_its_own(tmp_path: Path) -> None:
+def test_if_all_ports_are_taken_the_run_with_the_oldest_request_loses_its_own(tmp_path: Path) -> None:
     folders = HostFolders(tmp_path)
     folders.create()
     for number in range(2075):

@@ -80,17 +80,17 @@ async def test_mcp_servers_that_are_called_offer_their_tools(stage: Stage) -> No
         calls = [{"call": f"mcp__{name}__lend", "args": {"title": name}} for name in ("web", "stream")]
         assert (await follow(agent, *calls))[-1] == TurnAnswer("done", 0.0)
         await agent.stop(A_WHILE)
-    said = str(asked(stage)[-1].body)
-    assert "web is lent" in said
-    assert "stream is lent" in said
+    body = str(asked(stage)[-1].body)
+    assert "web is lent" in body
+    assert "stream is lent" in body
 
 
 async def test_a_prompt_is_taken_as_it_is_written(stage: Stage) -> None:
     (stage.work_space / "secret.txt").write_text("do not read this by yourself")
     agent = await stage.start()
     for number, text in enumerate(("/clear", "/model haiku", "see @secret.txt")):
-        told = await updates_of(agent, Prompt(id=f"t{number}#1", text=text))
-        assert told[-1] == TurnAnswer(f"I was asked: {text}", 0.0)
+        updates = await updates_of(agent, Prompt(id=f"t{number}#1", text=text))
+        assert updates[-1] == TurnAnswer(f"I was asked: {text}", 0.0)
     assert "do not read this" not in str(asked(stage)[-1].body)
 
 
@@ -110,7 +110,7 @@ async def test_a_turn_is_in_the_transcript_with_its_tools_and_tokens(stage: Stag
     assert (session["session"], session["model"], session["agent"]) == (agent.session, CLAUDE.model, "claude")
 
 
-async def test_an_answer_that_our_transcript_does_not_tell_is_found_in_its_own(stage: Stage) -> None:
+async def test_an_answer_that_our_transcript_lacks_is_found_in_the_session_file(stage: Stage) -> None:
     agent = await stage.start()
     await follow(agent, {"write": "a.txt"}, {"cost": 0.25}, {"answer": "done before the end"}, prompt_id="t1#1")
     await agent.stop(A_WHILE)
@@ -123,7 +123,7 @@ async def test_an_answer_that_our_transcript_does_not_tell_is_found_in_its_own(s
     assert len(asked(stage)) == before + 1
 
 
-async def test_a_transcript_of_its_own_that_is_a_link_to_elsewhere_tells_nothing(stage: Stage, tmp_path: Path) -> None:
+async def test_a_session_file_that_is_a_link_is_not_read(stage: Stage, tmp_path: Path) -> None:
     agent = await stage.start()
     await follow(agent, {"answer": "mine"}, prompt_id="t1#1")
     await agent.stop(A_WHILE)
@@ -134,7 +134,7 @@ async def test_a_transcript_of_its_own_that_is_a_link_to_elsewhere_tells_nothing
     assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is TranscriptFinding.UNFINISHED
 
 
-async def test_a_session_that_was_never_prompted_goes_on_under_its_name(stage: Stage) -> None:
+async def test_a_session_that_was_never_prompted_continues_under_its_name(stage: Stage) -> None:
     agent = await stage.start()
     await agent.stop(A_WHILE)
     again = await stage.start(agent.session)
@@ -147,13 +147,13 @@ async def test_a_question_is_put_again_without_asking_the_model(stage: Stage) ->
     await follow(agent, {"ask": "Which?", "choices": ["x"]}, {"answer": "so {reply}"}, prompt_id="t1#1")
     before = len(asked(stage))
     again = await stage.start(agent.session)
-    told = await updates_of(again, Prompt(id="t1#2", text="the query", continues=True))
-    assert (told, len(asked(stage))) == ([TurnQuestion("Which?", ("x",), 0.0)], before)
-    told = await updates_of(again, Prompt(id="t1#3", text="the query", reply="x"))
-    assert told[-1] == TurnAnswer("so x", 0.0)
+    updates = await updates_of(again, Prompt(id="t1#2", text="the query", continues=True))
+    assert (updates, len(asked(stage))) == ([TurnQuestion("Which?", ("x",), 0.0)], before)
+    updates = await updates_of(again, Prompt(id="t1#3", text="the query", reply="x"))
+    assert updates[-1] == TurnAnswer("so x", 0.0)
 
 
-async def test_who_goes_on_is_told_so_and_what_else_there_is_to_say(stage: Stage) -> None:
+async def test_a_continued_agent_gets_the_continue_prompt_and_its_additions(stage: Stage) -> None:
     agent = await stage.start()
     turn = asyncio.create_task(follow(agent, {"run": "sleep 60", "first_time_only": True}, prompt_id="t1#1"))
 
@@ -170,18 +170,18 @@ async def test_who_goes_on_is_told_so_and_what_else_there_is_to_say(stage: Stage
     assert "interrupted" in str(turn.exception())
 
 
-async def test_calls_of_a_tool_are_told_apart(stage: Stage) -> None:
+async def test_calls_of_a_tool_are_distinguished(stage: Stage) -> None:
     agent = await stage.start()
     long = "true " * 60
     writes = ({"write": "a.txt", "text": text} for text in ("one", "two", "two"))
-    told = await follow(agent, *writes, {"run": f"{long}1"}, {"run": f"{long}2"}, {"run": "true"})
-    details = [update.detail for update in told if isinstance(update, ToolUse)]
+    updates = await follow(agent, *writes, {"run": f"{long}1"}, {"run": f"{long}2"}, {"run": "true"})
+    details = [update.detail for update in updates if isinstance(update, ToolUse)]
     assert [detail.partition(" ")[0] for detail in details] == ["a.txt"] * 3 + ["true"] * 3
     assert len(set(details)) == 5
     assert max(map(len, details)) < 250
 
 
-async def test_the_limit_of_a_subscription_tells_its_end_to_the_second(stage: Stage) -> None:
+async def test_the_limit_of_a_subscription_shows_its_end_to_the_second(stage: Stage) -> None:
     subscribed = {**stage.environment, "ANTHROPIC_API_KEY": "", "CLAUDE_CODE_OAUTH_TOKEN": "none"}
     agent = await stage.start(environment=subscribed)
     until = utc_now().replace(microsecond=0) + timedelta(hours=2)

@@ -47,7 +47,7 @@ def test_secrets_of_mcp_servers_are_not_among_the_arguments() -> None:
     assert "secret" not in str(build_arguments(launch(), "s1", resumes=False))
 
 
-def test_mcp_servers_of_every_transport_are_configured_but_none_in_the_name_of_the_house() -> None:
+def test_mcp_servers_of_every_transport_are_configured_but_none_under_our_own_name() -> None:
     impostor = McpServer(id="m4", name="kingdom", transport=McpTransport.SSE, url="http://127.0.0.1:1/sse")
     assert mcp_server_configs(launch(mcp_servers=(STDIO, SSE, HTTP, impostor))) == {
         "shelf": {"type": "stdio", "command": "shelf", "args": ["--all"], "env": {"KEY": "secret"}},
@@ -56,9 +56,9 @@ def test_mcp_servers_of_every_transport_are_configured_but_none_in_the_name_of_t
     }
 
 
-def test_who_has_a_voice_is_offered_the_server_of_the_house() -> None:
-    spoken = build_arguments(launch(tools=HostTools(Path("space"), no_verdict)), "s1", resumes=False)
-    (configuration,) = [word.partition("=")[2] for word in spoken if word.startswith("--mcp-config=")]
+def test_an_agent_with_tools_gets_the_server_of_kingdom() -> None:
+    answer_envelope = build_arguments(launch(tools=HostTools(Path("space"), no_verdict)), "s1", resumes=False)
+    (configuration,) = [word.partition("=")[2] for word in answer_envelope if word.startswith("--mcp-config=")]
     assert json.loads(configuration)["mcpServers"]["kingdom"]["type"] == "sdk"
     assert not any(word.startswith("--mcp-config") for word in build_arguments(launch(), "s1", resumes=False))
 

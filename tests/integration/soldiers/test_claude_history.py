@@ -19,10 +19,10 @@ SESSION = "5e5510a0-0000-4000-8000-000000000000"
 QUERY: TranscriptEntry = {"type": "prompt", "prompt": "t1#1", "text": "the query", "uuid": "u1"}
 
 
-def said(text: str, *, stop: str = "end_turn", message: str = "m1", **fields: Any) -> TranscriptEntry:
+def assistant_entry(text: str, *, stop: str = "end_turn", message: str = "m1", **fields: Any) -> TranscriptEntry:
     content = [{"type": "text", "text": text}]
-    spoken = {"id": message, "model": "claude", "role": "assistant", "stop_reason": stop, "content": content}
-    return {"type": "assistant", "uuid": "x", "message": spoken, **fields}
+    answer_envelope = {"id": message, "model": "claude", "role": "assistant", "stop_reason": stop, "content": content}
+    return {"type": "assistant", "uuid": "x", "message": answer_envelope, **fields}
 
 
 def prompted(uuid: str) -> TranscriptEntry:
@@ -51,14 +51,14 @@ def test_a_prompt_of_its_own_is_sent_as_it_is() -> None:
     assert past(QUERY).text_for(Prompt(id="t2#1", text="another"), None) == "another"
 
 
-def test_who_has_heard_of_the_prompt_is_told_to_go_on_and_who_has_not_gets_it(home: dict[str, str]) -> None:
+def test_a_received_prompt_is_continued_and_another_is_sent(home: dict[str, str]) -> None:
     goes_on = Prompt(id="t1#2", text="the query", continues=True)
     assert past(QUERY).text_for(goes_on, None) == "the query"
     assert past(QUERY).text_for(goes_on, write_own(home, prompted("other"))) == "the query"
     assert past(QUERY).text_for(goes_on, write_own(home, prompted("u1"))) == CONTINUE_PROMPT
 
 
-def test_who_goes_on_is_told_of_its_petitions_of_all_attempts(home: dict[str, str]) -> None:
+def test_a_continued_agent_gets_its_petitions_of_all_attempts(home: dict[str, str]) -> None:
     own = write_own(home, prompted("u1"), prompted("u2"))
     one = {"type": "petition", "prompt": "t1#1", "kind": "github.comment", "body": {"text": "one"}}
     again: TranscriptEntry = {**QUERY, "prompt": "t1#2", "continues": True, "sent": CONTINUE_PROMPT, "uuid": "u2"}
@@ -66,8 +66,10 @@ def test_who_goes_on_is_told_of_its_petitions_of_all_attempts(home: dict[str, st
     text = past(QUERY, one, again, two).text_for(Prompt(id="t1#3", text="the query", continues=True), own)
     assert text.startswith(CONTINUE_PROMPT)
     assert text.endswith('\n- github.comment {"text": "one"}\n- github.close {}')
-    anew: TranscriptEntry = {**QUERY, "prompt": "t2#1", "uuid": "u2"}
-    assert past(QUERY, one, anew).text_for(Prompt(id="t2#2", text="the query", continues=True), own) == CONTINUE_PROMPT
+    retried: TranscriptEntry = {**QUERY, "prompt": "t2#1", "uuid": "u2"}
+    assert (
+        past(QUERY, one, retried).text_for(Prompt(id="t2#2", text="the query", continues=True), own) == CONTINUE_PROMPT
+    )
 
 
 def test_a_prompt_that_was_answered_is_not_gone_on_with() -> None:
@@ -103,10 +105,16 @@ def test_only_the_last_session_of_a_transcript_is_known() -> None:
     assert found.unfinished is None
 
 
-def test_its_own_transcript_tells_an_answer_in_all_its_parts(home: dict[str, str]) -> None:
-    before = said("I look.", stop="tool_use", message="m0")
+def test_a_session_file_shows_an_answer_in_all_its_parts(home: dict[str, str]) -> None:
+    before = assistant_entry("I look.", stop="tool_use", message="m0")
     own = write_own(
-        home, prompted("u1"), before, said("All "), said("is well."), prompted("u2"), said("no", message="m2")
+        home,
+        prompted("u1"),
+        before,
+        assistant_entry("All "),
+        assistant_entry("is well."),
+        prompted("u2"),
+        assistant_entry("no", message="m2"),
     )
     assert read_answer(own, "u1") == "All is well."
     assert read_answer(own, "u3") is None
@@ -115,30 +123,38 @@ def test_its_own_transcript_tells_an_answer_in_all_its_parts(home: dict[str, str
 @pytest.mark.parametrize(
     "last",
     [
-        said("I look.", stop="tool_use"),
-        said("API Error", isApiErrorMessage=True),
+        assistant_entry("I look.", stop="tool_use"),
+        assistant_entry("API Error", isApiErrorMessage=True),
         {"type": "user", "uuid": "x", "message": {"role": "user", "content": "[Request interrupted by user]"}},
     ],
     ids=["in a tool", "an error", "interrupted"],
 )
-def test_what_its_own_transcript_ends_with_is_not_always_an_answer(home: dict[str, str], last: TranscriptEntry) -> None:
-    assert read_answer(write_own(home, prompted("u1"), said("half", message="m0", stop="tool_use"), last), "u1") is None
+def test_the_last_entry_of_a_session_file_is_not_always_an_answer(home: dict[str, str], last: TranscriptEntry) -> None:
+    assert (
+        read_answer(write_own(home, prompted("u1"), assistant_entry("half", message="m0", stop="tool_use"), last), "u1")
+        is None
+    )
 
 
-def test_nonsense_in_its_own_transcript_harms_nobody(home: dict[str, str]) -> None:
+def test_nonsense_in_a_session_file_is_harmless(home: dict[str, str]) -> None:
     nonsense: list[TranscriptEntry] = [
         {"type": "user"},
         {"type": "assistant"},
         {"type": "assistant", "message": {"id": "m1"}},
     ]
-    blocks = said("", stop="tool_use")
+    blocks = assistant_entry("", stop="tool_use")
     blocks["message"]["content"] = [1, {"type": "text"}, {"type": "text", "text": 5}]
-    own = write_own(home, prompted("u1"), *nonsense, blocks, said("all the same"))
+    own = write_own(home, prompted("u1"), *nonsense, blocks, assistant_entry("all the same"))
     assert read_answer(own, "u1") == "all the same"
 
 
 def test_a_subagent_does_not_answer_for_the_agent(home: dict[str, str]) -> None:
-    own = write_own(home, prompted("u1"), said("I send for it.", stop="tool_use"), said("mine", isSidechain=True))
+    own = write_own(
+        home,
+        prompted("u1"),
+        assistant_entry("I send for it.", stop="tool_use"),
+        assistant_entry("mine", isSidechain=True),
+    )
     assert read_answer(own, "u1") is None
 
 
@@ -155,7 +171,7 @@ def test_calls_of_tools_are_found_however_they_were_written_down(home: dict[str,
     assert record.mentions("toolu_3")
 
 
-def test_its_own_transcript_is_looked_for_until_it_is_found_and_again_once_it_is_gone(
+def test_a_session_file_is_searched_until_it_is_found_and_again_once_it_is_gone(
     home: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[AgentFile | None] = []
@@ -180,7 +196,7 @@ def test_its_own_transcript_is_looked_for_until_it_is_found_and_again_once_it_is
     assert looks == [None, own, own]
 
 
-def test_a_folder_that_leads_elsewhere_holds_no_transcript(home: dict[str, str], tmp_path: Path) -> None:
+def test_a_linked_folder_holds_no_transcript(home: dict[str, str], tmp_path: Path) -> None:
     own = write_own(home, prompted("u1"))
     assert find_session_file(home, SESSION) == own
     projects = own.path.parents[1]
@@ -189,7 +205,7 @@ def test_a_folder_that_leads_elsewhere_holds_no_transcript(home: dict[str, str],
     assert find_session_file(home, SESSION) is None
 
 
-def test_what_was_answered_is_gone_on_with_and_never_asked_again() -> None:
+def test_an_answered_prompt_is_continued_and_never_sent_again() -> None:
     answered = past(QUERY, {"type": "answered", "prompt": "t1#1", "answer": "done"})
     assert answered.text_for(Prompt(id="t1#2", text="the query", continues=True), None) == CONTINUE_PROMPT
     assert answered.text_for(Prompt(id="t1#2", text="the query", reply="left"), None) == "left"

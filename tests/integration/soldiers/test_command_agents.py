@@ -42,10 +42,10 @@ def staged(folder: Path, *argv: str) -> Stage:
     return Stage(CommandAgentClient(CommandTemplate(argv=argv)), folder)
 
 
-async def test_what_the_program_puts_out_is_told_line_by_line_and_is_the_answer(stage: Stage) -> None:
+async def test_output_of_the_program_is_reported_line_by_line_and_is_the_answer(stage: Stage) -> None:
     agent = await stage.start()
-    told = await updates_of(agent, Prompt(id="t1#1", text="echo one; echo two; printf three > file"))
-    assert told == [AgentMessage("one\n"), AgentMessage("two\n"), TurnAnswer("one\ntwo", 0.0)]
+    updates = await updates_of(agent, Prompt(id="t1#1", text="echo one; echo two; printf three > file"))
+    assert updates == [AgentMessage("one\n"), AgentMessage("two\n"), TurnAnswer("one\ntwo", 0.0)]
     assert (stage.work_space / "file").read_text() == "three"
     found = await stage.client.inspect(stage.launch(), "t1#1")
     assert (found.finding, found.text) == (TranscriptFinding.ANSWERED, "one\ntwo")
@@ -54,8 +54,8 @@ async def test_what_the_program_puts_out_is_told_line_by_line_and_is_the_answer(
 async def test_the_prompt_may_be_an_argument_which_no_shell_reads(tmp_path: Path) -> None:
     stage = staged(tmp_path, "printf", "%s of %s", "--prompt=$prompt", "$model")
     agent = await stage.start()
-    told = await updates_of(agent, Prompt(id="t1#1", text="; touch broken; $(touch broken) $model"))
-    assert told[-1] == TurnAnswer("--prompt=; touch broken; $(touch broken) $model of free", 0.0)
+    updates = await updates_of(agent, Prompt(id="t1#1", text="; touch broken; $(touch broken) $model"))
+    assert updates[-1] == TurnAnswer("--prompt=; touch broken; $(touch broken) $model of free", 0.0)
     await agent.stop(AT_ONCE)
     assert not (stage.work_space / "broken").exists()
 
@@ -63,23 +63,23 @@ async def test_the_prompt_may_be_an_argument_which_no_shell_reads(tmp_path: Path
 async def test_the_prompt_may_be_a_file_of_any_length(tmp_path: Path) -> None:
     stage = staged(tmp_path, "wc", "-c", "$prompt_file")
     agent = await stage.start()
-    told = await updates_of(agent, Prompt(id="t1#1", text="x" * 300_000))
-    assert isinstance(told[-1], TurnAnswer)
-    assert told[-1].text.startswith("300000 ")
+    updates = await updates_of(agent, Prompt(id="t1#1", text="x" * 300_000))
+    assert isinstance(updates[-1], TurnAnswer)
+    assert updates[-1].text.startswith("300000 ")
     await agent.stop(AT_ONCE)
 
 
-async def test_what_it_says_that_it_spent_is_the_cost(stage: Stage) -> None:
+async def test_the_reported_amount_is_the_cost(stage: Stage) -> None:
     agent = await stage.start()
-    told = await updates_of(agent, Prompt(id="t1#1", text="echo 'it cost $0.25'; echo 'it cost $0.5'"))
-    assert told[-1] == TurnAnswer("it cost $0.25\nit cost $0.5", 0.75)
+    updates = await updates_of(agent, Prompt(id="t1#1", text="echo 'it cost $0.25'; echo 'it cost $0.5'"))
+    assert updates[-1] == TurnAnswer("it cost $0.25\nit cost $0.5", 0.75)
     with pytest.raises(AgentFailed) as caught:
         await updates_of(agent, Prompt(id="t2#1", text="echo 'it cost $0.1'; exit 1"))
     assert caught.value.cost_usd == 0.1
     assert (await stage.client.inspect(stage.launch(), "t2#1")).cost_usd == 0.1
 
 
-async def test_a_program_that_fails_tells_its_code_and_its_last_words_and_the_next_prompt_is_taken(
+async def test_a_program_that_fails_shows_its_code_and_its_last_output_and_the_next_prompt_is_taken(
     stage: Stage,
 ) -> None:
     agent = await stage.start()
@@ -118,12 +118,12 @@ async def test_a_transcript_that_cannot_be_written_fails_the_turn_with_its_cost_
 async def test_the_result_file_decides_how_the_turn_really_ended(stage: Stage) -> None:
     agent = await stage.start()
     report = {"status": "needs_human", "summary": "I wonder", "question": "Which?", "choices": ["x"]}
-    told = await updates_of(agent, Prompt(id="t1#1", text=f"echo fine; echo '{json.dumps(report)}' > result.json"))
-    assert isinstance(told[-1], TurnAnswer)
-    assert apply_reported_status(told[-1], stage.work_space) == TurnQuestion("Which?", ("x",), 0.0)
+    updates = await updates_of(agent, Prompt(id="t1#1", text=f"echo fine; echo '{json.dumps(report)}' > result.json"))
+    assert isinstance(updates[-1], TurnAnswer)
+    assert apply_reported_status(updates[-1], stage.work_space) == TurnQuestion("Which?", ("x",), 0.0)
 
 
-async def test_a_new_attempt_begins_anew_and_is_told_so(stage: Stage) -> None:
+async def test_a_new_attempt_starts_over_and_says_so(stage: Stage) -> None:
     agent = await stage.start()
     work = "echo a >> log; test -e ready || sleep 600; cat log; exit"
     turn = asyncio.create_task(updates_of(agent, Prompt(id="t1#1", text=work)))
@@ -134,23 +134,23 @@ async def test_a_new_attempt_begins_anew_and_is_told_so(stage: Stage) -> None:
     assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is TranscriptFinding.UNFINISHED
     reading = Stage(CommandAgentClient(CommandTemplate(argv=("cat",))), stage.work_space.parent)
     again = await reading.start(agent.session)
-    told = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
+    updates = await updates_of(again, Prompt(id="t1#2", text="go on", continues=True))
     await again.stop(AT_ONCE)
-    assert isinstance(told[-1], TurnAnswer)
-    assert "An earlier attempt" in told[-1].text
-    assert told[-1].text.endswith(work)
+    assert isinstance(updates[-1], TurnAnswer)
+    assert "An earlier attempt" in updates[-1].text
+    assert updates[-1].text.endswith(work)
     assert again.session == agent.session
 
 
-async def test_the_reply_of_a_person_comes_with_all_that_was_asked(tmp_path: Path) -> None:
+async def test_the_reply_of_a_person_contains_all_the_questions(tmp_path: Path) -> None:
     stage = staged(tmp_path, "cat")
     agent = await stage.start()
-    told = await updates_of(agent, Prompt(id="t1#1", text="Choose one.", reply="the first"))
-    assert told[-1] == TurnAnswer("Choose one.\n\nA person has replied: the first", 0.0)
+    updates = await updates_of(agent, Prompt(id="t1#1", text="Choose one.", reply="the first"))
+    assert updates[-1] == TurnAnswer("Choose one.\n\nA person has replied: the first", 0.0)
     await agent.stop(AT_ONCE)
 
 
-async def test_a_session_that_nobody_has_heard_of_cannot_be_continued(stage: Stage) -> None:
+async def test_an_unknown_session_cannot_be_continued(stage: Stage) -> None:
     with pytest.raises(AgentGone, match="cannot be continued"):
         await stage.start("unheard-of")
 
@@ -212,7 +212,7 @@ async def test_a_stop_kills_what_runs_longer(stage: Stage, mark: str) -> None:
     assert "SIGKILL" in await agent.wait_for_end()
 
 
-async def test_a_program_that_is_not_there_is_missed_at_the_start(tmp_path: Path) -> None:
+async def test_a_missing_program_is_reported_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match="no program 'not-there'"):
         await staged(tmp_path, "not-there").start()
 
@@ -221,5 +221,5 @@ async def test_the_program_runs_in_the_sandbox_of_the_launch(stage: Stage, tmp_p
     secret = tmp_path / "secret"
     secret.write_text("hidden")
     agent = await stage.start(sandbox=Sandbox(profile=SandboxProfile.STRICT, writable=(stage.work_space,)))
-    told = await updates_of(agent, Prompt(id="t1#1", text=f"id -u; cat {secret} || echo cannot see it"))
-    assert told[-1] == TurnAnswer("1000\ncannot see it", 0.0)
+    updates = await updates_of(agent, Prompt(id="t1#1", text=f"id -u; cat {secret} || echo cannot see it"))
+    assert updates[-1] == TurnAnswer("1000\ncannot see it", 0.0)

@@ -51,7 +51,7 @@ def a_file_becomes_a_link_and_runs(path: Path) -> None:
         a_file_becomes_a_link_and_runs,
     ],
 )
-async def test_whatever_becomes_of_files_is_committed_as_git_would_do_it(
+async def test_every_change_of_files_is_committed_as_git_would(
     trees: RunCheckouts, host: Path, source: Path, change: Callable[[Path], None]
 ) -> None:
     (source / "folder").mkdir()
@@ -71,7 +71,7 @@ async def test_whatever_becomes_of_files_is_committed_as_git_would_do_it(
     assert run("status", "--porcelain", cwd=tree.path) == ""
 
 
-async def test_what_is_checked_has_the_bytes_that_a_checkout_of_the_commit_has(
+async def test_checked_files_have_the_bytes_of_a_checkout_of_the_commit(
     trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     (source / ".gitattributes").write_text("*.sh ident\n*.bat eol=crlf\n")
@@ -93,7 +93,7 @@ async def test_what_is_checked_has_the_bytes_that_a_checkout_of_the_commit_has(
     assert await trees.changed_files([tree]) == ["app/run.bat", "app/run.sh"]
 
 
-async def test_names_that_git_does_not_take_are_told(trees: RunCheckouts, host: Path, source: Path) -> None:
+async def test_names_that_git_refuses_are_reported(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     (tree.path / ".GIT").mkdir()
@@ -102,7 +102,7 @@ async def test_names_that_git_does_not_take_are_told(trees: RunCheckouts, host: 
         await trees.commit([tree], "work")
 
 
-async def test_commits_that_no_name_leads_to_any_more_are_kept_too(host: Path, source: Path) -> None:
+async def test_commits_without_a_name_are_kept_too(host: Path, source: Path) -> None:
     trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True))
     tree = a_tree(host, source)
     await trees.prepare([tree])
@@ -122,7 +122,7 @@ async def test_commits_that_no_name_leads_to_any_more_are_kept_too(host: Path, s
     assert "stashed second" in kept
 
 
-async def test_a_tree_of_an_agent_that_is_not_what_its_name_says_is_not_believed(host: Path, source: Path) -> None:
+async def test_a_git_tree_that_does_not_match_its_name_is_not_trusted(host: Path, source: Path) -> None:
     (source / "folder").mkdir()
     (source / "folder" / "policy").write_text("nobody\n")
     run("add", "--all", cwd=source)
@@ -143,7 +143,7 @@ async def test_a_tree_of_an_agent_that_is_not_what_its_name_says_is_not_believed
     assert (tree.path / "folder" / "policy").read_text() == "everybody\n"
 
 
-async def test_what_an_agent_committed_and_left_is_kept_when_its_checkout_is_released(host: Path, source: Path) -> None:
+async def test_commits_and_files_of_an_agent_are_kept_when_its_checkout_is_released(host: Path, source: Path) -> None:
     trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True))
     tree = a_tree(host, source)
     await trees.prepare([tree])

@@ -1,4 +1,4 @@
-"""What the files of a run take of the disk is added up while its programs are at work, and ends them beyond a quota."""
+"""The disk usage of a run is measured while its programs run, and a run beyond its quota is ended."""
 
 import os
 from pathlib import Path
@@ -33,7 +33,7 @@ def quota(folder: Path, mib: int) -> DiskQuota:
     return DiskQuota(lambda: [folder, folder / "not-there"], mib)
 
 
-def test_all_that_lies_in_the_folders_counts_with_the_blocks_it_takes(tmp_path: Path) -> None:
+def test_all_files_in_the_folders_count_with_their_allocated_blocks(tmp_path: Path) -> None:
     for name in ("a", "deep/b", "deep/deeper/c"):
         write(tmp_path / name)
     assert 3 * MIB <= used(tmp_path) < 4 * MIB
@@ -43,7 +43,7 @@ def test_all_that_lies_in_the_folders_counts_with_the_blocks_it_takes(tmp_path: 
     )
 
 
-def test_what_takes_no_room_does_not_count(tmp_path: Path) -> None:
+def test_files_without_blocks_do_not_count(tmp_path: Path) -> None:
     own, other = tmp_path / "own", tmp_path / "other"
     write(own / "file")
     write(other / "file", 5 * MIB)
@@ -56,7 +56,7 @@ def test_what_takes_no_room_does_not_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o100, 0o400])
-def test_what_an_agent_may_not_read_itself_counts_and_stays_as_it_is(tmp_path: Path, mode: int) -> None:
+def test_files_that_the_agent_cannot_read_count_and_stay_unchanged(tmp_path: Path, mode: int) -> None:
     write(tmp_path / "shut" / "inner" / "file", 2 * MIB)
     (tmp_path / "shut").chmod(mode)
     assert used(tmp_path) >= 2 * MIB
@@ -64,7 +64,7 @@ def test_what_an_agent_may_not_read_itself_counts_and_stays_as_it_is(tmp_path: P
     (tmp_path / "shut").chmod(0o700)
 
 
-def test_neither_so_many_files_nor_so_deep_folders_are_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_files_and_too_deep_folders_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = os.open(tmp_path, os.O_RDONLY)
     for _ in range(DEPTH_MAX + 1):
         os.mkdir("d", dir_fd=place)
@@ -79,7 +79,7 @@ def test_neither_so_many_files_nor_so_deep_folders_are_allowed(tmp_path: Path, m
 
 @pytest.fixture
 async def host(scene: HostScene, monkeypatch: pytest.MonkeyPatch) -> HostScene:
-    """A host whose runs have 8 MiB, which it looks at all the time."""
+    """A host whose runs have 8 MiB, and which checks them all the time."""
     monkeypatch.setattr(disk_quota, "_PAUSE_SECONDS", 0.05)
     await scene.start_host(agent_environment=AgentEnvironment(profile=SandboxProfile.OFF, disk_mib=8))
     return scene

@@ -165,7 +165,7 @@ async def test_an_inner_address_is_reached_only_without_the_check_of_addresses(
         assert await way.ask(proxy) == f"hello from {found[0]}"
 
 
-async def test_a_name_that_leads_elsewhere_the_second_time_is_resolved_once_only(
+async def test_a_name_that_resolves_differently_the_second_time_is_resolved_only_once(
     tmp_path: Path, certificate: Path, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[str] = []
@@ -194,7 +194,7 @@ async def test_tls_for_another_name_is_carried_only_without_the_check_of_it(
 ) -> None:
     async with way.proxy() as proxy:
         assert "UNRECOGNIZED_NAME" in (await way.ask(proxy, server_name=OTHER)).upper().replace(" ", "_")
-        assert web.heard == []
+        assert web.received == []
         monkeypatch.setattr(egress, "server_name", lambda data: NAMED if data else None)
         assert await way.ask(proxy, server_name=OTHER) == f"hello from {INTERNET}"
     reason = f"its TLS names another host than its CONNECT request: {OTHER}"
@@ -231,14 +231,14 @@ async def test_a_request_that_is_none_is_refused(way: Way, request_: bytes, answ
         with suppress(OSError):
             writer.write(request_)
             writer.write_eof()
-            said = b""
-            said = await reader.read()
+            response = b""
+            response = await reader.read()
         writer.close()
-    assert said.startswith(answer)
-    assert bool(said) is bool(answer)
+    assert response.startswith(answer)
+    assert bool(response) is bool(answer)
 
 
-async def test_a_host_that_cannot_be_reached_is_told_as_such(tmp_path: Path, certificate: Path, web: Web) -> None:
+async def test_a_host_that_cannot_be_reached_is_reported_as_such(tmp_path: Path, certificate: Path, web: Web) -> None:
     def unknown(_: str) -> list[str]:
         raise OSError(-2, "Name or service not known")
 
@@ -249,7 +249,7 @@ async def test_a_host_that_cannot_be_reached_is_told_as_such(tmp_path: Path, cer
     assert [outcome for outcome, _, _ in way.outcomes()] == ["failed"]
 
 
-async def test_what_a_client_cannot_keep_out_of_its_requests_is_not_in_the_log(way: Way) -> None:
+async def test_a_secret_in_a_request_is_not_in_the_log(way: Way) -> None:
     with warnings() as logs:
         async with way.proxy(Redaction({"hush-hush-hush"})) as proxy:
             await way.ask(proxy, "hush-hush-hush.evil.example")
@@ -313,7 +313,7 @@ async def test_a_connection_ends_that_is_idle_or_open_for_too_long(
 
 
 @pytest.mark.parametrize("begun", [b"", b"CONNECT files.example.org:%d HTTP/1.1\r\n\r\n"])
-async def test_who_says_nothing_is_not_waited_for(tmp_path: Path, certificate: Path, web: Web, begun: bytes) -> None:
+async def test_a_silent_client_is_not_waited_for(tmp_path: Path, certificate: Path, web: Web, begun: bytes) -> None:
     way = Way(tmp_path, certificate, web.port, limits=replace(PATIENT, request_seconds=0.05))
     async with way.proxy() as proxy:
         reader, writer = await asyncio.open_unix_connection(str(proxy.socket))
@@ -321,7 +321,7 @@ async def test_who_says_nothing_is_not_waited_for(tmp_path: Path, certificate: P
         with suppress(OSError):
             await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
         writer.close()
-    assert web.heard == []
+    assert web.received == []
 
 
 async def test_a_log_that_is_full_ends_the_connections_of_a_run(tmp_path: Path, certificate: Path, web: Web) -> None:

@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.agents, pytest.mark.skipif(bool(reason := why_not()), 
 class Fetched:
     """The output of an agent and the log of its proxy."""
 
-    said: str
+    printed: str
     attempts: list[list[str]]
 
     def opened(self) -> set[str]:
@@ -66,7 +66,7 @@ def test_pip_installs_from_a_named_host_and_from_no_other(tmp_path: Path) -> Non
         f"PYTHONPATH=here {python} -c 'import kingdom_sample; print(kingdom_sample.ORIGIN)'\n"
         f"! {install} there --index-url https://{OTHER}/pip/simple {PACKAGE} >&2",
     )
-    assert fetched.said == "registry"
+    assert fetched.printed == "registry"
     assert fetched.opened() == {NAMED}
     assert OTHER in fetched.refused()
 
@@ -81,7 +81,7 @@ def test_npm_installs_from_a_named_host_and_from_no_other(tmp_path: Path) -> Non
         f"cd here && node -p 'require(\"{PACKAGE}\")' && cd ..\n"
         f"! {install} there --registry https://{OTHER}/npm/ {PACKAGE} >&2",
     )
-    assert fetched.said == "registry"
+    assert fetched.printed == "registry"
     assert fetched.opened() == {NAMED}
     assert OTHER in fetched.refused()
 
@@ -102,7 +102,7 @@ def test_cargo_fetches_from_a_named_host_and_from_no_other(tmp_path: Path) -> No
         f"echo \"{package}registry = 'two'\" > Cargo.toml && rm Cargo.lock && ! cargo fetch >&2",
         cargo.parent,
     )
-    assert fetched.said == f"{PACKAGE}-1.0.0.crate"
+    assert fetched.printed == f"{PACKAGE}-1.0.0.crate"
     assert fetched.opened() == {NAMED}
     assert OTHER in fetched.refused()
 
@@ -116,7 +116,7 @@ def test_git_clones_from_named_hosts_and_from_no_other(tmp_path: Path) -> None:
         # Without the proxy there is no network at all.
         f"! env -u https_proxy -u HTTPS_PROXY {clone.format(NAMED)} five",
     )
-    assert len(fetched.said.splitlines()) == 2
+    assert len(fetched.printed.splitlines()) == 2
     assert fetched.opened() == {NAMED, BELOW}
     assert fetched.refused()[OTHER] == f"{OTHER} is not in soldiers.egress of kingdom.yaml"
     assert fetched.refused()[INNER] == f"{INNER} leads to 10.1.2.3, which is not a public address"

@@ -20,7 +20,7 @@ OPENING = {"kingdom.soldiers.files.agent_files", "kingdom.soldiers.files.removal
 
 
 @pytest.mark.parametrize("backend", ["files", "postgres"], indirect=True)
-async def test_in_a_whole_run_nothing_else_opens_what_agents_can_change(scene: HostScene) -> None:
+async def test_in_a_whole_run_no_other_module_opens_files_of_agents(scene: HostScene) -> None:
     files, notes, may_pass = scene.folder / "files", scene.folder / "notes", scene.folder / "files" / "may-pass"
     (files / APP).mkdir(parents=True)
     (files / APP / ".env").write_text("TOKEN=x\n")
@@ -74,7 +74,7 @@ async def accesses_in(directory: Path, *, plainly: bool) -> set[Access]:
 
 
 def fit_out(source: Path) -> None:
-    """Let a repository ask for a file and have a setup script."""
+    """Give a repository a setup script and a file that it requests."""
     (source / ".worktreeinclude").write_text(".env\n")
     (source / ".gitignore").write_text(".env\n")
     (source / ".kingdom").mkdir()

@@ -1,4 +1,4 @@
-"""Git as a process: ended in time with all that it started, and nothing of this machine in it."""
+"""Git as a process: it ends in time with all its children, and uses no configuration of this machine."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from tests.integration.soldiers.processes import growing_limits
 from tests.integration.soldiers.sources import a_tree, make_source, processes_in
 from tests.patience import PATIENCE_SECONDS
 
-# An alias makes git start a shell, as it starts helpers of its own; this one outlives a polite request.
+# An alias makes git start a shell, as it starts its own helpers. This one ignores SIGTERM.
 STUBBORN = "trap '' TERM; echo > started; sleep 60 & sleep 60; sleep 60"
 
 
@@ -106,7 +106,7 @@ async def test_variables_of_this_process_do_not_reach_git(
     assert "GIT_TERMINAL_PROMPT=0\n" in shown
 
 
-async def test_a_failure_tells_what_git_said_but_no_parameters(tmp_path: Path) -> None:
+async def test_a_failure_shows_the_output_of_git_but_no_parameters(tmp_path: Path) -> None:
     with pytest.raises(GitFailed, match=r"git rev-parse failed .* not a git repository") as failed:
         await run_git("rev-parse", "secret", cwd=tmp_path, home=tmp_path)
     assert failed.value.exit_code == 128

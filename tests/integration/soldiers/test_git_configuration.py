@@ -64,7 +64,7 @@ async def test_attributes_of_one_run_do_not_hold_for_another(trees: RunCheckouts
     assert not (info / "attributes").exists()
 
 
-async def test_a_link_in_the_place_of_the_attributes_is_removed_but_not_what_it_leads_to(
+async def test_a_link_in_the_place_of_the_attributes_is_removed_but_not_its_target(
     trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     tree = a_tree(host, source)
@@ -77,9 +77,7 @@ async def test_a_link_in_the_place_of_the_attributes_is_removed_but_not_what_it_
     assert (host / "mine" / "attributes").exists()
 
 
-async def test_an_agent_cannot_lead_a_fetch_elsewhere(
-    trees: RunCheckouts, host: Path, source: Path, tmp_path: Path
-) -> None:
+async def test_an_agent_cannot_redirect_a_fetch(trees: RunCheckouts, host: Path, source: Path, tmp_path: Path) -> None:
     await trees.prepare([a_tree(host, source)])
     make_source(tmp_path / "evil", files=1)
     run("config", f"url.{tmp_path}/evil.insteadOf", str(source), cwd=host / "trees" / "tree1")
@@ -100,7 +98,7 @@ async def test_only_a_changed_configuration_is_brought_back(trees: RunCheckouts,
     assert config.read_bytes() == text
 
 
-async def test_the_configuration_of_the_user_is_believed(host: Path, source: Path, tmp_path: Path) -> None:
+async def test_the_configuration_of_the_user_is_trusted(host: Path, source: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / ".gitconfig").write_text(f'[url "{source}"]\n\tinsteadOf = https://git.example.org/app\n')

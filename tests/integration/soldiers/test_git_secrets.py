@@ -84,11 +84,11 @@ async def test_a_wrong_password_is_refused_and_not_shown(tmp_path: Path, server:
 
 
 @pytest.mark.parametrize("address", ["https://ada@example.org/app", "git@example.org:app", "/a/b", "ssh://a:b@c/d"])
-def test_what_has_no_password_for_the_web_stays_as_it_is(address: str) -> None:
+def test_an_address_without_a_password_stays_unchanged(address: str) -> None:
     assert extract_passwords(("fetch", "--", address)) == (["fetch", "--", address], {})
 
 
-async def test_git_lfs_is_never_run_whoever_configured_it(tmp_path: Path, source: Path) -> None:
+async def test_git_lfs_is_never_run_regardless_of_its_configuration(tmp_path: Path, source: Path) -> None:
     home, ran = tmp_path / "home", tmp_path / "ran"
     home.mkdir()
     program = f"touch {ran}; cat"

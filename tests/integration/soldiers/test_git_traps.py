@@ -33,7 +33,7 @@ async def tree(trees: RunCheckouts, host: Path, source: Path) -> CheckoutSpec:
 
 async def released_without_leak(trees: RunCheckouts, host: Path, tree: CheckoutSpec, other: Path) -> bool:
     """Release a checkout, and check that the clone, which the next agent reads, has nothing foreign."""
-    # Where it fails a person looks at it.
+    # If it fails, a person must check it.
     with suppress(ProgramFailed):
         await trees.release(tree, "end")
     objects = run("cat-file", "--batch-all-objects", "--batch-check=%(objectname)", cwd=bare(host, tree))
@@ -119,7 +119,7 @@ async def test_a_changed_pointer_of_the_checkout_is_put_right(
 
 
 @pytest.mark.parametrize("name", ["objects/info/alternates", "info/exclude", "info/grafts"])
-async def test_what_counts_for_all_checkouts_is_removed(
+async def test_files_that_affect_all_checkouts_are_removed(
     trees: RunCheckouts, host: Path, tree: CheckoutSpec, name: str
 ) -> None:
     planted = bare(host, tree) / name
@@ -131,7 +131,7 @@ async def test_what_counts_for_all_checkouts_is_removed(
     assert run("show", "HEAD:new.txt", cwd=tree.path) == "mine"
 
 
-async def test_a_replaced_object_is_not_believed(trees: RunCheckouts, tree: CheckoutSpec) -> None:
+async def test_a_replaced_object_is_not_trusted(trees: RunCheckouts, tree: CheckoutSpec) -> None:
     (tree.path / "file0.txt").write_text("harmless\n")
     start = (await trees.commit([tree], "work"))[tree.id]
     (tree.path / "file0.txt").write_text("evil\n")

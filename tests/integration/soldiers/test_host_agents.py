@@ -13,8 +13,8 @@ from kingdom.workflow.model.status import TaskStatus, WorkflowStatus
 from kingdom.workflow.model.steps.operations import Continue
 from kingdom.workflow.records import DOCUMENTS
 from kingdom.workflow.registry import delete_git
-from tests.integration.soldiers.hindered_agents import HinderedAgents
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
+from tests.integration.soldiers.intercepted_agents import InterceptedAgents
 from tests.integration.soldiers.sources import run
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
@@ -30,7 +30,7 @@ async def test_an_agent_that_ends_without_a_word_fails_its_run_with_its_exit_cod
 
 
 @ONE_BACKEND
-async def test_a_policy_lets_a_run_go_on_by_itself_after_a_crash(scene: HostScene) -> None:
+async def test_a_policy_lets_a_run_continue_by_itself_after_a_crash(scene: HostScene) -> None:
     await scene.start_host()
     path = f"{APP}/one.txt"
     steps = (
@@ -51,7 +51,7 @@ async def test_an_agent_that_does_not_answer_in_time_fails_its_run_and_is_gone(
     scene: HostScene, ears: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turn, "_INTERRUPT_SECONDS", 0.1)
-    agents = HinderedAgents(ScriptedAgentClient())
+    agents = InterceptedAgents(ScriptedAgentClient())
     await scene.start_host(client=agents)
     workflow = await scene.begin(work("one", task({"hang": ears == "hearing" or "deaf"}, timeout_seconds=1)))
     failed = await scene.until(workflow, WorkflowStatus.FAILED)
@@ -63,7 +63,7 @@ async def test_an_agent_that_does_not_answer_in_time_fails_its_run_and_is_gone(
 
 
 @ONE_BACKEND
-async def test_an_agent_that_asks_goes_on_with_the_reply(scene: HostScene) -> None:
+async def test_an_agent_that_asks_continues_with_the_reply(scene: HostScene) -> None:
     await scene.start_host()
     asks = task({"ask": "Which way?", "choices": ["left", "right"]}, {"write": f"{APP}/way.txt", "text": "{reply}\n"})
     workflow = await scene.begin(work("one", asks))
@@ -79,7 +79,7 @@ async def test_an_agent_that_asks_goes_on_with_the_reply(scene: HostScene) -> No
 
 
 @ONE_BACKEND
-async def test_what_agents_request_and_say_is_kept_with_the_run(scene: HostScene) -> None:
+async def test_petitions_and_messages_of_agents_are_kept_with_the_run(scene: HostScene) -> None:
     await scene.start_host()
     petition = {"petition": "comment", "body": {"text": "well done"}}
     workflow = await scene.begin(work("one", task(petition, {"cost": 0.25}, {"answer": "It is done."})))
@@ -116,7 +116,7 @@ async def test_a_gate_waits_for_a_person_without_any_process(scene: HostScene) -
 
 
 @ONE_BACKEND
-async def test_a_failed_check_tells_its_last_words_and_can_be_met_later(scene: HostScene) -> None:
+async def test_a_failed_check_shows_its_last_output_and_can_pass_later(scene: HostScene) -> None:
     await scene.start_host()
     wanted = scene.folder / "wanted"
     check = f"test -f {APP}/one.txt && {{ test -e {wanted} || {{ echo so much for that >&2; exit 4; }}; }}"

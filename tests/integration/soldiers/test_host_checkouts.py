@@ -26,8 +26,8 @@ from kingdom.workflow.model.steps.step import Step
 from kingdom.workflow.model.steps.stopping import release_tree
 from kingdom.workflow.records import TREES_KEPT, WORKFLOWS, load_workflow, save_step
 from tests.integration.running import eventually
-from tests.integration.soldiers.hindered_agents import HinderedAgents
 from tests.integration.soldiers.host_scene import ANNA, APP, LEASE, HostScene, task, work, writes
+from tests.integration.soldiers.intercepted_agents import InterceptedAgents
 from tests.integration.soldiers.sources import run
 from tests.patience import PATIENCE_SECONDS
 
@@ -49,7 +49,7 @@ class Reluctance:
 
 
 @ONE_BACKEND
-async def test_a_checkout_is_not_removed_while_the_checks_of_its_run_go_on(scene: HostScene) -> None:
+async def test_a_checkout_is_not_removed_while_the_checks_of_its_run_continue(scene: HostScene) -> None:
     await scene.start_host()
     stay = scene.stay("check")
     check = f"touch {stay.is_there}; until test -e {stay.may_go}; do sleep 0.02; done"
@@ -64,7 +64,7 @@ async def test_a_checkout_is_not_removed_while_the_checks_of_its_run_go_on(scene
 @ONE_BACKEND
 async def test_a_checkout_is_not_removed_while_the_agent_of_its_run_ends_for_the_checks(scene: HostScene) -> None:
     reluctance = Reluctance()
-    await scene.start_host(client=HinderedAgents(ScriptedAgentClient(), before_stop=reluctance))
+    await scene.start_host(client=InterceptedAgents(ScriptedAgentClient(), before_stop=reluctance))
     workflow = await _begin_with_lib_for_later(scene)
     await scene.until_true(workflow, lambda now: now.works[0].verification.status is VerificationStatus.RUNNING)
     await _take_lib_out(scene, workflow)
@@ -89,7 +89,7 @@ async def test_a_checkout_is_removed_while_an_agent_is_at_work(scene: HostScene)
 
 
 @ONE_BACKEND
-async def test_what_a_run_left_behind_goes_once_it_is_elsewhere_and_its_files_are_kept(scene: HostScene) -> None:
+async def test_the_checkouts_of_a_moved_run_are_removed_and_its_files_are_kept(scene: HostScene) -> None:
     host = await scene.start_host()
     moved, stays = [await _prepared(scene) for _ in range(2)]
     await scene.stop_host(host)
@@ -119,7 +119,7 @@ async def test_a_run_without_a_checkout_leaves_nothing_on_a_host_that_stays_up(
 
 
 @ONE_BACKEND
-async def test_what_a_host_is_not_sure_of_stays_and_does_not_keep_it_from_starting(
+async def test_an_uncertain_process_is_left_alone_and_does_not_keep_the_host_from_starting(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hosting, "_CLEANUP_SECONDS", 0.02)

@@ -10,7 +10,7 @@ POLICY = f"{APP}/policy.txt"
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
-async def test_what_an_agent_left_running_changes_nothing_once_its_work_is_checked(scene: HostScene) -> None:
+async def test_processes_left_by_an_agent_change_nothing_after_the_check_of_its_work(scene: HostScene) -> None:
     await scene.start_host()
     go = scene.folder / "go"
     late = f"(until test -e {go}; do sleep 0.01; done; echo everybody > {POLICY}) >/dev/null 2>&1 &"
@@ -24,7 +24,7 @@ async def test_what_an_agent_left_running_changes_nothing_once_its_work_is_check
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
-async def test_a_check_that_changes_what_it_has_checked_fails_by_the_name_of_the_file(scene: HostScene) -> None:
+async def test_a_check_that_changes_a_checked_file_fails_and_names_it(scene: HostScene) -> None:
     await scene.start_host()
     script = task({"write": POLICY, "text": "nobody\n"})
     checks = (f"grep -q nobody {POLICY}", f"echo everybody > {POLICY}")

@@ -33,7 +33,7 @@ def agent_environment(stub: ModelStub) -> AgentEnvironment:
     return AgentEnvironment(profile=SandboxProfile.STRICT, upstreams=(upstream,), offers_tools=True)
 
 
-async def test_claude_works_in_its_sandbox_and_reports_by_its_voice(
+async def test_claude_works_in_its_sandbox_and_reports_through_its_tools(
     scene: HostScene, agent_environment: AgentEnvironment, stub: ModelStub
 ) -> None:
     await scene.start_host(client=ClaudeAgentClient(), agent_environment=agent_environment)
@@ -54,7 +54,7 @@ async def test_claude_works_in_its_sandbox_and_reports_by_its_voice(
     assert {served.headers.get("x-api-key") for served in stub.asked} == {KEY}
 
 
-async def test_claude_asks_a_person_and_goes_on_with_the_reply(
+async def test_claude_asks_a_person_and_continues_with_the_reply(
     scene: HostScene, agent_environment: AgentEnvironment
 ) -> None:
     await scene.start_host(client=ClaudeAgentClient(), agent_environment=agent_environment)

@@ -1,4 +1,4 @@
-"""Hosts by name for all that a run starts: the setup of its checkouts, its agent, and its checks."""
+"""Allowed hosts for all programs of a run: the setup of its checkouts, its agent, and its checks."""
 
 import shutil
 import sys

@@ -1,4 +1,4 @@
-"""A host that is lost, killed or ended: its runs go on elsewhere or with it, and nothing it says later counts."""
+"""A lost, killed or ended host: its runs continue elsewhere or with it, and its later answers do not count."""
 
 import signal
 
@@ -24,7 +24,7 @@ ONE_BACKEND = pytest.mark.parametrize("backend", ["postgres"], indirect=True)
 FILES = {"README.md": f"# {APP}\n", "one.txt": "by one\n", "two.txt": "by two\n"}
 
 
-async def test_a_run_goes_on_elsewhere_from_its_last_checkpoint_and_the_lost_host_changes_nothing(
+async def test_a_run_continues_elsewhere_from_its_last_checkpoint_and_the_lost_host_changes_nothing(
     scene: HostScene,
 ) -> None:
     await scene.share_checkpoints()
@@ -52,12 +52,12 @@ async def test_a_run_goes_on_elsewhere_from_its_last_checkpoint_and_the_lost_hos
 
 
 @ONE_BACKEND
-async def test_what_a_lost_host_was_about_to_say_is_logged_and_ignored(scene: HostScene) -> None:
+async def test_the_pending_answer_of_a_lost_host_is_logged_and_ignored(scene: HostScene) -> None:
     await scene.share_checkpoints()
-    said = answers.QueryResponded
-    lost = await scene.start_child("host-a", freezes_at=[said.__name__, 2])
+    reply = answers.QueryResponded
+    lost = await scene.start_child("host-a", freezes_at=[reply.__name__, 2])
     workflow = await scene.begin(writes("one"), writes("two"))
-    await lost.says("frozen")
+    await lost.wait_for_line("frozen")
     await scene.start_host("host-b")
     await scene.shorten_lease("host-a")
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
@@ -68,7 +68,7 @@ async def test_what_a_lost_host_was_about_to_say_is_logged_and_ignored(scene: Ho
     late: list[LogEntry] = []
 
     async def is_logged() -> bool:
-        late[:] = [entry for entry in await scene.logged(workflow, said) if entry.data.get("ignored")]
+        late[:] = [entry for entry in await scene.logged(workflow, reply) if entry.data.get("ignored")]
         return bool(late)
 
     await eventually(is_logged)
@@ -102,20 +102,20 @@ async def test_a_run_whose_checkpoints_stay_on_its_host_waits_until_that_is_back
     _assert_nothing_twice(scene, completed, completed.works[1])
 
 
-async def test_a_killed_host_leaves_no_process_and_goes_on_after_the_last_finished_step(scene: HostScene) -> None:
+async def test_a_killed_host_leaves_no_process_and_continues_after_the_last_finished_step(scene: HostScene) -> None:
     killed = await scene.start_child("host-a")
     await _goes_on_after(scene, killed, signal.SIGKILL)
 
 
 @ONE_BACKEND
-async def test_a_host_that_is_asked_to_end_leaves_no_process_and_goes_on_when_it_is_back(scene: HostScene) -> None:
+async def test_a_host_that_is_asked_to_end_leaves_no_process_and_continues_when_it_is_back(scene: HostScene) -> None:
     ended = await scene.start_child("host-a")
     await _goes_on_after(scene, ended, signal.SIGTERM)
     assert ended.process.returncode == 0
 
 
 async def _goes_on_after(scene: HostScene, host: Child, end: signal.Signals) -> None:
-    """End a host in the middle of a query; its next life must go on there, in the same session."""
+    """End a host in the middle of a query. After its restart it must continue in the same session."""
     stay = scene.stay("one")
     workflow = await scene.begin(_counts("one", stay), writes("two"))
     await stay.reached()

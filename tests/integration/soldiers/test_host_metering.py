@@ -26,8 +26,8 @@ from kingdom.workflow.model.status import WorkflowStatus
 from tests.fakes.model.stub import ModelStub
 from tests.fakes.scripts import scripted
 from tests.integration.running import eventually
-from tests.integration.soldiers.hindered_agents import HinderedAgents
 from tests.integration.soldiers.host_scene import HostScene, work
+from tests.integration.soldiers.intercepted_agents import InterceptedAgents
 
 pytestmark = [
     pytest.mark.parametrize("backend", ["files"], indirect=True),
@@ -40,8 +40,8 @@ SHELL = CommandTemplate(
 
 
 def question(cost: float, model: str = "dear") -> str:
-    said = [{"role": "user", "content": scripted({"cost": cost}, {"answer": "so"})}]
-    return json.dumps({"model": model, "messages": said, "stream": cost > 0.1})
+    reply = [{"role": "user", "content": scripted({"cost": cost}, {"answer": "so"})}]
+    return json.dumps({"model": model, "messages": reply, "stream": cost > 0.1})
 
 
 def asks(cost: float, model: str = "dear") -> str:
@@ -92,7 +92,9 @@ async def test_an_agent_that_reports_nothing_costs_what_each_of_its_models_charg
 
 
 @pytest.mark.parametrize("lie", ["it cost $0.01", "it cost $1000"])
-async def test_an_agent_that_lies_costs_what_its_model_charged_and_is_told_of_once(shells: Shells, lie: str) -> None:
+async def test_an_agent_that_reports_a_false_cost_is_charged_by_its_model_and_reported_once(
+    shells: Shells, lie: str
+) -> None:
     await shells.start_host()
     query = f"{asks(0.25)}echo '{lie}'"
     workflow = await shells.begin(query, query, budget_usd=1.0)
@@ -110,7 +112,7 @@ async def test_the_budget_stops_an_agent_that_reports_nothing_within_one_answer(
     shells.assert_paid(failed, 1.20)
 
 
-async def test_what_was_charged_is_in_the_transcript_while_the_turn_goes_on(shells: Shells) -> None:
+async def test_charges_are_in_the_transcript_while_the_turn_continues(shells: Shells) -> None:
     await shells.start_host()
     workflow = await shells.begin(f"{asks(0.25)}while ! test -e go; do sleep 0.05; done")
 
@@ -125,7 +127,7 @@ async def test_what_was_charged_is_in_the_transcript_while_the_turn_goes_on(shel
     shells.assert_paid(await shells.scene.until(workflow, WorkflowStatus.COMPLETED), 0.25)
 
 
-async def test_what_is_asked_after_the_last_turn_is_paid_for_when_the_agent_ends(shells: Shells) -> None:
+async def test_model_calls_after_the_last_turn_are_charged_when_the_agent_ends(shells: Shells) -> None:
     async def ask_once_more() -> None:
         (socket,) = shells.scene.folders().runs.glob("*/gates/*")
         # The path of a socket must be short.
@@ -137,7 +139,7 @@ async def test_what_is_asked_after_the_last_turn_is_paid_for_when_the_agent_ends
             ):
                 assert answer.status == 200
 
-    await shells.start_host(HinderedAgents(CommandAgentClient(SHELL), before_stop=ask_once_more))
+    await shells.start_host(InterceptedAgents(CommandAgentClient(SHELL), before_stop=ask_once_more))
     workflow = await shells.begin(asks(0.25))
     completed = await shells.scene.until(workflow, WorkflowStatus.COMPLETED)
     shells.assert_paid(completed, 0.32)

@@ -20,11 +20,11 @@ from tests.integration.soldiers.host_scene import ANNA, OUTLINE, HostScene, task
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.parametrize("backend", ["files"], indirect=True)
-DEAR: tuple[dict[str, Any], ...] = ({"write": "began"}, {"cost": 0.75}, {"cost": 0.5})
+COSTLY: tuple[dict[str, Any], ...] = ({"write": "began"}, {"cost": 0.75}, {"cost": 0.5})
 
 
 def spent_in_transcripts(scene: HostScene, workflow: Workflow) -> float:
-    """Return what the sessions of a run noted to have cost, each turn with its last word."""
+    """Return the costs in the transcripts of a run, the last one of each turn."""
     turns: dict[str, float] = {}
     for each in workflow.works:
         for entry in scene.transcript(each):
@@ -33,10 +33,16 @@ def spent_in_transcripts(scene: HostScene, workflow: Workflow) -> float:
     return sum(turns.values())
 
 
-async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_goes_on_with_more(scene: HostScene) -> None:
+async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_continues_with_more(scene: HostScene) -> None:
     await scene.start_host()
     stay = scene.stay("dear")
-    steps = (*DEAR, *stay.steps, {"write": "app/done.txt", "text": "{reply}"}, {"cost": 0.25}, {"answer": "done"})
+    steps = (
+        *COSTLY,
+        *stay.steps,
+        {"write": "app/done.txt", "text": "{reply}"},
+        {"cost": 0.25},
+        {"answer": "done"},
+    )
     workflow = await scene.begin(work("dear", task(*steps)), policy=RunPolicy(budget_usd=1.0))
     awaiting = await scene.until(workflow, WorkflowStatus.AWAITING)
     assert awaiting.question is not None
@@ -55,15 +61,15 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_goes_on_with
     assert len(began) == 1
 
 
-async def test_a_run_that_hits_its_budget_fails_where_its_policy_says_so(scene: HostScene) -> None:
+async def test_a_run_that_hits_its_budget_fails_if_its_policy_says_so(scene: HostScene) -> None:
     await scene.start_host()
     policy = RunPolicy(budget_usd=1.0, over_budget=OverBudget.STOP)
-    workflow = await scene.begin(work("dear", task(*DEAR, {"hang": True})), policy=policy)
+    workflow = await scene.begin(work("dear", task(*COSTLY, {"hang": True})), policy=policy)
     failed = await scene.until(workflow, WorkflowStatus.FAILED)
     assert failed.reason == f"{workflow.name} has cost $1.25 of its budget of $1.00"
 
 
-async def test_a_run_at_the_limit_of_its_vendor_frees_its_slot_and_goes_on_by_itself(scene: HostScene) -> None:
+async def test_a_run_at_the_limit_of_its_vendor_frees_its_slot_and_continues_by_itself(scene: HostScene) -> None:
     await scene.start_host(slots=1)
     limited = await scene.begin(work("one", task({"cost": 0.5}, {"usage_limit": 3600}, {"answer": "at last"})))
     parked = await scene.until(limited, WorkflowStatus.AWAITING)
@@ -79,7 +85,7 @@ async def test_a_run_at_the_limit_of_its_vendor_frees_its_slot_and_goes_on_by_it
     assert completed.parked_until is None
 
 
-async def test_a_parked_run_goes_on_though_its_host_was_started_anew_meanwhile(scene: HostScene) -> None:
+async def test_a_parked_run_continues_even_if_its_host_was_restarted(scene: HostScene) -> None:
     host = await scene.start_host()
     workflow = await scene.begin(work("one", task({"usage_limit": 3600}, {"answer": "at last"})))
     await scene.until(workflow, WorkflowStatus.AWAITING)
@@ -102,7 +108,7 @@ async def test_a_turn_that_ends_badly_is_paid_for(scene: HostScene, end: dict[st
     assert failed.cost_usd == spent_in_transcripts(scene, failed) == 0.5
 
 
-async def test_what_a_turn_has_cost_is_told_before_the_end_of_its_agent(
+async def test_the_cost_of_a_turn_is_reported_before_the_end_of_its_agent(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def slowly(agent: Agent, *turn: Any, **more: Any) -> TurnAnswer | TurnQuestion:
@@ -119,8 +125,8 @@ async def test_what_a_turn_has_cost_is_told_before_the_end_of_its_agent(
     await scene.start_host()
     workflow = await scene.begin(work("one", task({"cost": 0.5}, {"crash": 3})))
     assert (await scene.until(workflow, WorkflowStatus.FAILED)).cost_usd == 0.5
-    told = [entry.type for entry in await scene.logged(workflow, answers.AgentSpent, answers.AgentError)]
-    assert told == [answers.AgentSpent.__name__, answers.AgentError.__name__]
+    logged = [entry.type for entry in await scene.logged(workflow, answers.AgentSpent, answers.AgentError)]
+    assert logged == [answers.AgentSpent.__name__, answers.AgentError.__name__]
 
 
 async def test_reports_are_paid_for(scene: HostScene) -> None:

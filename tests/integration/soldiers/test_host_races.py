@@ -9,15 +9,15 @@ from kingdom.workflow import lifecycle
 from kingdom.workflow.model.messages import answers, commands
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import QueryStatus, WorkflowStatus, WorkStatus
-from tests.integration.soldiers.host_barriers import Barrier, accepts, says
+from tests.integration.soldiers.host_barriers import Barrier, accepts, publishes
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
 from tests.integration.soldiers.sources import run
 from tests.unit.workflow.model.invariants import contradictions
 
 
 @pytest.mark.both_stores
-async def test_a_cancel_that_is_faster_than_an_answer_lets_the_answer_count(scene: HostScene) -> None:
-    barrier = Barrier(lambda transaction: says(transaction, answers.QueryResponded.__name__))
+async def test_an_answer_that_arrives_after_a_cancel_still_counts(scene: HostScene) -> None:
+    barrier = Barrier(lambda transaction: publishes(transaction, answers.QueryResponded.__name__))
     cancelled = await _cancel_at(scene, barrier)
     assert cancelled.works[0].tasks[0].query.status is QueryStatus.RESPONDED
 
@@ -53,7 +53,7 @@ async def test_a_checkpoint_that_is_being_taken_is_finished_before_a_run_is_canc
 ) -> None:
     barrier = Barrier(
         lambda transaction: (
-            says(transaction, answers.CheckpointCreated.__name__)
+            publishes(transaction, answers.CheckpointCreated.__name__)
             if held == "the answer"
             else accepts(transaction, commands.TakeCheckpoint)
         )
@@ -69,7 +69,7 @@ async def test_a_checkpoint_that_is_being_taken_is_finished_before_a_run_is_canc
     assert commit in run("for-each-ref", "refs/kingdom/checkpoints", cwd=scene.bare())
 
 
-async def test_a_cancel_behind_the_last_checkpoint_changes_nothing(scene: HostScene) -> None:
+async def test_a_cancel_after_the_last_checkpoint_changes_nothing(scene: HostScene) -> None:
     """The run is over in the very step that takes its last checkpoint, so there is no moment in between."""
     await scene.start_host()
     workflow = await scene.begin(writes("one", report=False))
@@ -81,7 +81,7 @@ async def test_a_cancel_behind_the_last_checkpoint_changes_nothing(scene: HostSc
 
 
 async def _cancel_at(scene: HostScene, barrier: Barrier) -> Workflow:
-    """Cancel a run while its host is held up, let the host go on, and return the run as it ended."""
+    """Cancel a run while its host is blocked, continue the host, and return the ended run."""
     await scene.start_host(wrap=barrier.wrap)
     second = task({"write": f"{APP}/two.txt", "text": "by two\n"})
     workflow = await scene.begin(work("one", *writes("one").tasks, verify=("true",)), work("two", second))

@@ -28,7 +28,7 @@ async def nothing(_: Transaction) -> None:
 
 @dataclass
 class Refusal:
-    """Refuses so many of the transactions that verify a Work."""
+    """Refuses the first transactions that verify a Work, up to a number."""
 
     work_id: str
     error: KingdomError
@@ -41,12 +41,12 @@ class Refusal:
 
 
 def verifies(transaction: Transaction, work_id: str) -> bool:
-    said = (copy.envelope for copy in transaction.changes.copies.values())
-    return any(each.type == VERIFIED and each.payload["workId"] == work_id for each in said)
+    published = (copy.envelope for copy in transaction.changes.copies.values())
+    return any(each.type == VERIFIED and each.payload["workId"] == work_id for each in published)
 
 
-class Desk:
-    """A reporter at work on a store without an engine, so that all it said stays there to be read."""
+class ReporterScene:
+    """A running reporter on a store without an engine, so that all its replies stay there."""
 
     def __init__(self, bus: Bus) -> None:
         self.before_the_store_is_away: int | None = None
@@ -70,12 +70,12 @@ class Desk:
         assert found is not None
         return found.state
 
-    async def heard(self) -> list[str]:
+    async def received_works(self) -> list[str]:
         """Return the Works in the order in which the engine would hear of them."""
-        return [work_id for _, work_id in await self.told()]
+        return [work_id for _, work_id in await self.replies()]
 
-    async def told(self) -> list[tuple[str, str]]:
-        """Return what the engine would hear of which Works, in its order."""
+    async def replies(self) -> list[tuple[str, str]]:
+        """Return the types and Works of the replies to the engine, in order."""
         deliveries = await self.bus.claim("workflow", 100, "listener")
         return [(delivery.envelope.type, delivery.envelope.payload["workId"]) for delivery in deliveries]
 
@@ -93,13 +93,13 @@ class Desk:
 
 
 @asynccontextmanager
-async def at_work(backend: BackendUnderTest) -> AsyncIterator[Desk]:
+async def at_work(backend: BackendUnderTest) -> AsyncIterator[ReporterScene]:
     application = engine()
     async with backend.open(application.topology, application.kinds) as bus:
-        desk = Desk(bus)
-        running = asyncio.create_task(desk.reporter.run())
+        scene = ReporterScene(bus)
+        running = asyncio.create_task(scene.reporter.run())
         try:
-            yield desk
+            yield scene
             assert not running.done()
         finally:
             running.cancel()
@@ -107,31 +107,31 @@ async def at_work(backend: BackendUnderTest) -> AsyncIterator[Desk]:
 
 
 def verified(work_id: str, *closes: Record, **more: Any) -> HostReply:
-    said = answers.WorkVerified(work_id=work_id, host="host-a", epoch=1, attempt=1)
-    return HostReply(workflow_id="wf-1", answers=(said,), closes=closes, **more)
+    reply = answers.WorkVerified(work_id=work_id, host="host-a", epoch=1, attempt=1)
+    return HostReply(workflow_id="wf-1", answers=(reply,), closes=closes, **more)
 
 
 def not_verified(error: KingdomError) -> tuple[answers.HostAnswer, ...]:
     return (answers.VerifyFailed(work_id="w2", host="host-a", epoch=1, attempt=1, error=str(error)),)
 
 
-async def test_all_that_is_said_arrives_in_its_order_and_closes_its_commands(backend: BackendUnderTest) -> None:
-    async with at_work(backend) as desk:
-        command = await desk.accepted("one")
+async def test_all_replies_arrive_in_order_and_close_their_commands(backend: BackendUnderTest) -> None:
+    async with at_work(backend) as scene:
+        command = await scene.accepted("one")
         names = [f"w{number}" for number in range(100)]
-        await desk.send(*(verified(name, *([command] if name == "w5" else [])) for name in names))
-        assert await desk.heard() == names
-        assert await desk.state_of(command) == ANSWERED
+        await scene.send(*(verified(name, *([command] if name == "w5" else [])) for name in names))
+        assert await scene.received_works() == names
+        assert await scene.state_of(command) == ANSWERED
 
 
 @ONE_BACKEND
-async def test_what_was_given_up_meanwhile_holds_up_nothing_else(backend: BackendUnderTest) -> None:
-    async with at_work(backend) as desk:
-        given_up, command = await desk.accepted("one"), await desk.accepted("two")
-        await desk.give_up(given_up)
-        await desk.send(verified("w1"), verified("late", given_up), verified("w2", command))
-        assert await desk.heard() == ["w1", "w2"]
-        assert await desk.state_of(command) == ANSWERED
+async def test_a_reply_to_a_command_given_up_does_not_delay_the_others(backend: BackendUnderTest) -> None:
+    async with at_work(backend) as scene:
+        given_up, command = await scene.accepted("one"), await scene.accepted("two")
+        await scene.give_up(given_up)
+        await scene.send(verified("w1"), verified("late", given_up), verified("w2", command))
+        assert await scene.received_works() == ["w1", "w2"]
+        assert await scene.state_of(command) == ANSWERED
 
 
 @ONE_BACKEND
@@ -139,25 +139,25 @@ async def test_what_was_given_up_meanwhile_holds_up_nothing_else(backend: Backen
 async def test_a_store_that_goes_away_in_the_middle_loses_nothing(
     backend: BackendUnderTest, transactions_before: int
 ) -> None:
-    async with at_work(backend) as desk:
-        given_up, command = await desk.accepted("one"), await desk.accepted("two")
-        await desk.give_up(given_up)
-        desk.before_the_store_is_away = transactions_before
-        await desk.send(verified("late", given_up), verified("w1", command))
-        assert desk.before_the_store_is_away is None
-        assert await desk.heard() == ["w1"]
-        assert await desk.state_of(command) == ANSWERED
+    async with at_work(backend) as scene:
+        given_up, command = await scene.accepted("one"), await scene.accepted("two")
+        await scene.give_up(given_up)
+        scene.before_the_store_is_away = transactions_before
+        await scene.send(verified("late", given_up), verified("w1", command))
+        assert scene.before_the_store_is_away is None
+        assert await scene.received_works() == ["w1"]
+        assert await scene.state_of(command) == ANSWERED
 
 
 @ONE_BACKEND
-async def test_a_document_that_is_there_already_is_not_written_twice(backend: BackendUnderTest) -> None:
+async def test_an_existing_document_is_not_written_twice(backend: BackendUnderTest) -> None:
     document = Record(
         kind=DOCUMENTS.name, id="report", state=ACTIVE, indexed={"run": "wf-1"}, doc={"text": "# Report\n"}
     )
-    async with at_work(backend) as desk:
-        await desk.send(verified("w1", documents=(document,)))
-        await desk.send(verified("w2", documents=(document,)))
-        assert await desk.heard() == ["w1", "w2"]
+    async with at_work(backend) as scene:
+        await scene.send(verified("w1", documents=(document,)))
+        await scene.send(verified("w2", documents=(document,)))
+        assert await scene.received_works() == ["w1", "w2"]
 
 
 @pytest.mark.parametrize("closes", ["nothing", "a command"])
@@ -166,55 +166,55 @@ async def test_a_document_that_is_there_already_is_not_written_twice(backend: Ba
 async def test_a_conflict_about_something_else_loses_nothing(
     backend: BackendUnderTest, closes: str, times: int
 ) -> None:
-    async with at_work(backend) as desk:
-        commands = [await desk.accepted("one")] if closes == "a command" else []
-        refusal = desk.before_commit = Refusal("w2", Conflict("another transaction was faster: deadlock"), times)
-        await desk.send(verified("w1"), verified("w2", *commands), verified("w3"))
+    async with at_work(backend) as scene:
+        commands = [await scene.accepted("one")] if closes == "a command" else []
+        refusal = scene.before_commit = Refusal("w2", Conflict("another transaction was faster: deadlock"), times)
+        await scene.send(verified("w1"), verified("w2", *commands), verified("w3"))
         assert refusal.times == 0
-        assert await desk.heard() == ["w1", "w2", "w3"]
-        assert [await desk.state_of(command) for command in commands] == [ANSWERED] * len(commands)
+        assert await scene.received_works() == ["w1", "w2", "w3"]
+        assert [await scene.state_of(command) for command in commands] == [ANSWERED] * len(commands)
 
 
 @ONE_BACKEND
 @pytest.mark.parametrize("tries_before", [0, 1])
-async def test_what_is_given_up_in_the_very_moment_it_is_answered_is_not_said(
+async def test_a_command_given_up_while_it_is_answered_gets_no_reply(
     backend: BackendUnderTest, tries_before: int
 ) -> None:
-    async with at_work(backend) as desk:
-        given_up, command = await desk.accepted("one"), await desk.accepted("two")
+    async with at_work(backend) as scene:
+        given_up, command = await scene.accepted("one"), await scene.accepted("two")
         refusal = Refusal("w2", Conflict("another transaction was faster"), tries_before)
 
         async def give_up(transaction: Transaction) -> None:
             await refusal(transaction)
-            if verifies(transaction, "w2") and await desk.state_of(given_up) == ACCEPTED:
-                await desk.give_up(given_up)
+            if verifies(transaction, "w2") and await scene.state_of(given_up) == ACCEPTED:
+                await scene.give_up(given_up)
 
-        desk.before_commit = give_up
-        await desk.send(verified("w1"), verified("w2", given_up), verified("w3", command))
-        assert await desk.heard() == ["w1", "w3"]
-        assert await desk.state_of(given_up) == await desk.state_of(command) == ANSWERED
+        scene.before_commit = give_up
+        await scene.send(verified("w1"), verified("w2", given_up), verified("w3", command))
+        assert await scene.received_works() == ["w1", "w3"]
+        assert await scene.state_of(given_up) == await scene.state_of(command) == ANSWERED
 
 
 @ONE_BACKEND
-async def test_what_no_store_can_keep_is_answered_otherwise_in_its_place(backend: BackendUnderTest) -> None:
+async def test_an_unstorable_answer_is_replaced_by_a_failure(backend: BackendUnderTest) -> None:
     document = Record(
         kind=DOCUMENTS.name, id="report", state=ACTIVE, indexed={"run": "wf-1"}, doc={"text": "# Report\n"}
     )
-    async with at_work(backend) as desk:
-        command = await desk.accepted("one")
-        desk.before_commit = Refusal("w2", MalformedEvent("this cannot be stored"), 100)
+    async with at_work(backend) as scene:
+        command = await scene.accepted("one")
+        scene.before_commit = Refusal("w2", MalformedEvent("this cannot be stored"), 100)
         odd = verified("w2", command, documents=(document,), fallback=not_verified)
-        await desk.send(verified("w1"), odd, verified("w3"))
-        assert await desk.told() == [(VERIFIED, "w1"), (answers.VerifyFailed.__name__, "w2"), (VERIFIED, "w3")]
-        assert await desk.state_of(command) == ANSWERED
-        async with desk.bus.transaction() as transaction:
+        await scene.send(verified("w1"), odd, verified("w3"))
+        assert await scene.replies() == [(VERIFIED, "w1"), (answers.VerifyFailed.__name__, "w2"), (VERIFIED, "w3")]
+        assert await scene.state_of(command) == ANSWERED
+        async with scene.bus.transaction() as transaction:
             assert await transaction.get(DOCUMENTS.name, document.id) is None
 
 
 @ONE_BACKEND
-async def test_what_no_store_can_keep_holds_up_nothing_else(backend: BackendUnderTest) -> None:
-    async with at_work(backend) as desk:
-        desk.before_commit = Refusal("w2", MalformedEvent("this cannot be stored"), 100)
-        await desk.send(verified("w1"), verified("w2"), verified("w3"))
-        await desk.send(verified("w4"))
-        assert await desk.heard() == ["w1", "w3", "w4"]
+async def test_an_unstorable_answer_does_not_delay_the_others(backend: BackendUnderTest) -> None:
+    async with at_work(backend) as scene:
+        scene.before_commit = Refusal("w2", MalformedEvent("this cannot be stored"), 100)
+        await scene.send(verified("w1"), verified("w2"), verified("w3"))
+        await scene.send(verified("w4"))
+        assert await scene.received_works() == ["w1", "w3", "w4"]

@@ -32,7 +32,7 @@ def reports(**result: Any) -> dict[str, Any]:
 
 
 @ONE_BACKEND
-async def test_what_an_agent_reports_is_kept_with_its_work(scene: HostScene) -> None:
+async def test_the_report_of_an_agent_is_kept_with_its_work(scene: HostScene) -> None:
     await scene.start_host()
     run = await scene.begin(
         work("plan", task(reports(status="success", summary="a plan", details={"steps": 2}))), work("do", task())
@@ -86,12 +86,12 @@ async def test_an_agent_that_reports_to_need_a_person_waits_for_one(scene: HostS
     assert (done.works[0].result or {})["status"] == "success"
 
 
-async def test_whoever_asked_for_a_run_is_told_of_it_in_order(scene: HostScene) -> None:
-    heard: list[str] = []
+async def test_the_requester_of_a_run_gets_its_events_in_order(scene: HostScene) -> None:
+    delivered: list[str] = []
     dispatcher = Dispatcher()
 
     async def hear(received: Event[dict[str, Any]], _: Transaction) -> None:
-        heard.append(received.envelope.type)
+        delivered.append(received.envelope.type)
 
     for kind in REQUESTER_EVENTS:
         dispatcher.reaction(kind.__name__)(hear)
@@ -102,14 +102,21 @@ async def test_whoever_asked_for_a_run_is_told_of_it_in_order(scene: HostScene) 
         await scene.until(run, WorkflowStatus.FAILED)
 
         async def all_heard() -> bool:
-            return WorkflowFailed.__name__ in heard
+            return WorkflowFailed.__name__ in delivered
 
         await eventually(all_heard)
-    assert heard == ["WorkStarted", "AgentPetitioned", "WorkCompleted", "WorkStarted", "QueryFailed", "WorkflowFailed"]
+    assert delivered == [
+        "WorkStarted",
+        "AgentPetitioned",
+        "WorkCompleted",
+        "WorkStarted",
+        "QueryFailed",
+        "WorkflowFailed",
+    ]
 
 
 @ONE_BACKEND
-async def test_a_run_that_nobody_asked_for_by_name_tells_nobody(scene: HostScene) -> None:
+async def test_a_run_without_a_requester_notifies_no_one(scene: HostScene) -> None:
     await scene.start_host()
     run = await scene.begin(work("plan", task()))
     await scene.until(run, WorkflowStatus.COMPLETED)
@@ -133,7 +140,7 @@ async def _ask_for(scene: HostScene, *works: Any, workflow_id: str = "wf-asked",
 
 @ONE_BACKEND
 @pytest.mark.parametrize("check", ["true", "cat app/.env; echo sesame-of-the-tracker; false"], ids=["result", "check"])
-async def test_secrets_in_copied_files_and_of_mcp_servers_reach_neither_results_nor_answers_nor_the_output_of_checks(
+async def test_secrets_of_copied_files_and_mcp_servers_are_in_no_result_answer_or_check_output(
     scene: HostScene, check: str
 ) -> None:
     files = scene.folder / "files"

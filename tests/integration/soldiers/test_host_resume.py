@@ -10,7 +10,7 @@ from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.model.steps.operations import Auto, FromBase, FromCheckpoint, ResumeFrom
 from kingdom.workflow.records import DOCUMENTS
-from tests.integration.soldiers.host_barriers import Barrier, says
+from tests.integration.soldiers.host_barriers import Barrier, publishes
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, writes
 from tests.integration.soldiers.sources import files_of, run
 
@@ -19,9 +19,9 @@ NAMES = ("one", "two", "three")
 
 
 @pytest.mark.parametrize("back_to", ["base", "first", "second", "auto"])
-async def test_a_failed_run_goes_on_from_each_of_its_checkpoints(scene: HostScene, back_to: str) -> None:
+async def test_a_failed_run_continues_from_each_of_its_checkpoints(scene: HostScene, back_to: str) -> None:
     kept = {"base": 0, "first": 1}.get(back_to, 2)
-    barrier = Barrier(lambda transaction: says(transaction, answers.RolledBack.__name__))
+    barrier = Barrier(lambda transaction: publishes(transaction, answers.RolledBack.__name__))
     await scene.start_host(wrap=barrier.wrap)
     failed = await _failed_run(scene)
     assert failed.reason.endswith("failed with exit code 7")

@@ -1,4 +1,4 @@
-"""Pausing and cancelling while an agent is at work."""
+"""Pausing and cancelling while an agent is running."""
 
 from datetime import timedelta
 from typing import Any
@@ -14,9 +14,9 @@ from kingdom.workflow.model.status import QueryStatus, WorkflowStatus, WorkStatu
 from kingdom.workflow.model.steps.modify import Modification, WorkChange
 from kingdom.workflow.model.steps.operations import Continue
 from tests.integration.running import eventually
-from tests.integration.soldiers.hindered_agents import HinderedAgents
 from tests.integration.soldiers.host_barriers import ImpatientAgents
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
+from tests.integration.soldiers.intercepted_agents import InterceptedAgents
 from tests.integration.soldiers.processes import until_runs
 from tests.integration.soldiers.sources import files_of
 from tests.patience import PATIENCE_SECONDS
@@ -36,7 +36,7 @@ class OneFailure:
             raise ConnectionResetError("the connection to the agent is gone")
 
 
-async def test_a_paused_run_goes_on_in_its_session_and_with_what_was_changed_meanwhile(
+async def test_a_paused_run_continues_in_its_session_with_the_changed_definition(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_commands, "GRACE", timedelta(seconds=PATIENCE_SECONDS))
@@ -63,7 +63,7 @@ async def test_a_paused_run_goes_on_in_its_session_and_with_what_was_changed_mea
     assert sent == [task.id for work in completed.works for task in work.tasks]
 
 
-async def test_an_agent_that_does_not_finish_its_turn_is_ended_and_goes_on_after_its_last_step(
+async def test_an_agent_that_does_not_finish_its_turn_is_ended_and_continues_after_its_last_step(
     scene: HostScene,
 ) -> None:
     await scene.start_host(client=ImpatientAgents(ScriptedAgentClient()))
@@ -91,10 +91,10 @@ async def test_an_agent_that_does_not_finish_its_turn_is_ended_and_goes_on_after
     [({"run": "setsid sleep 901 & exec sleep 902"}, ("sleep 901", "sleep 902")), ({"hang": "deaf"}, ())],
     ids=["running tools", "hearing nothing"],
 )
-async def test_a_cancelled_run_gets_less_than_a_second_and_leaves_no_process_whatever_its_agent_was_doing(
+async def test_a_cancelled_run_ends_within_a_second_and_leaves_no_process(
     scene: HostScene, doing: dict[str, Any], runs: tuple[str, ...]
 ) -> None:
-    hindered = HinderedAgents(ScriptedAgentClient())
+    hindered = InterceptedAgents(ScriptedAgentClient())
     await scene.start_host(client=hindered)
     here = scene.folder / "here"
     workflow = await scene.begin(work("one", task({"write": str(here)}, doing)), writes("two"))
@@ -122,7 +122,7 @@ async def test_an_agent_that_fails_as_it_is_ended_is_ended_all_the_same(
 ) -> None:
     monkeypatch.setattr(running_agents, "_STOP_PAUSE_SECONDS", 0.01)
     failure = OneFailure()
-    await scene.start_host(slots=1, client=HinderedAgents(ScriptedAgentClient(), **{f"before_{fails}": failure}))
+    await scene.start_host(slots=1, client=InterceptedAgents(ScriptedAgentClient(), **{f"before_{fails}": failure}))
     stay = scene.stay("one")
     workflow = await scene.begin(work("one", task(*stay.steps)))
     await stay.reached()

@@ -19,7 +19,7 @@ from kingdom.workflow.model.status import WorkflowStatus, WorkTreeStatus
 from kingdom.workflow.records import ACCEPTED, COMMANDS, HOSTS
 from tests.fakes.agent_environment import UNCONFINED
 from tests.integration.running import eventually
-from tests.integration.soldiers.host_barriers import BarredBus, Barrier, accepts, says
+from tests.integration.soldiers.host_barriers import BarredBus, Barrier, accepts, publishes
 from tests.integration.soldiers.host_scene import ANNA, APP, LEASE, HostScene, task, work, writes
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
@@ -43,7 +43,7 @@ class Outage:
 
     async def _refuse(self, transaction: Transaction) -> None:
         if self.is_on:
-            self.refused += says(transaction, self._answer.__name__)
+            self.refused += publishes(transaction, self._answer.__name__)
             raise Unavailable("the store is away")
 
 
@@ -64,7 +64,7 @@ class LostReply:
 
 
 class LostAnswer:
-    """Lets the first answer to a prompt come to nothing, with all that belongs to it."""
+    """Rolls back the first answer to a prompt, with everything in its transaction."""
 
     def __init__(self) -> None:
         self.happened = False
@@ -73,7 +73,7 @@ class LostAnswer:
         return BarredBus(bus, self._lose)
 
     async def _lose(self, transaction: Transaction) -> None:
-        if not self.happened and says(transaction, answers.QueryResponded.__name__):
+        if not self.happened and publishes(transaction, answers.QueryResponded.__name__):
             self.happened = True
             transaction.changes.copies.clear()
             transaction.changes.puts.clear()
@@ -81,19 +81,19 @@ class LostAnswer:
 
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let hosts look for what they have forgotten a few times a second, under a lease that is not lost so soon."""
+    """Make hosts search for unanswered commands a few times a second, with a long lease."""
     monkeypatch.setattr(hosting, "_RENEWALS_PER_LEASE", LEASE / timedelta(seconds=0.2))
 
 
 @pytest.fixture
 def ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let agents end at half of a lease that was not renewed."""
+    """Make agents end after half of a lease that was not renewed."""
     # A power of the true share is less than a whole lease only if that itself is.
     monkeypatch.setattr(hosting, "_SAFE_SHARE", hosting._SAFE_SHARE**3)
     monkeypatch.setattr(hosting, "_RENEWALS_PER_LEASE", 15)
 
 
-async def test_what_an_agent_answers_while_the_store_is_away_is_not_lost(scene: HostScene) -> None:
+async def test_an_answer_of_an_agent_during_an_outage_of_the_store_is_not_lost(scene: HostScene) -> None:
     outage = Outage()
     await scene.start_host(wrap=outage.wrap)
     stay = scene.stay("one")
@@ -116,7 +116,7 @@ async def test_what_an_agent_answers_while_the_store_is_away_is_not_lost(scene: 
 @pytest.mark.timing
 @ONE_BACKEND
 @ENDS_EARLY
-async def test_a_host_that_cannot_renew_its_lease_ends_its_agents_before_anybody_replaces_them(
+async def test_a_host_that_cannot_renew_its_lease_ends_its_agents_before_they_are_replaced(
     scene: HostScene,
 ) -> None:
     outage = Outage()
@@ -144,7 +144,7 @@ async def test_a_host_that_cannot_renew_its_lease_ends_its_agents_before_anybody
 @pytest.mark.timing
 @ONE_BACKEND
 @ENDS_EARLY
-async def test_agents_end_before_their_lease_while_the_store_stands_still(scene: HostScene) -> None:
+async def test_agents_end_before_their_lease_while_the_store_is_unavailable(scene: HostScene) -> None:
     await scene.share_checkpoints()
     stay = scene.stay("one")
     barrier = Barrier(lambda transaction: stay.is_there.exists() and _only_looks(transaction))
@@ -174,7 +174,7 @@ async def test_agents_end_before_their_lease_while_the_store_stands_still(scene:
 
 
 @LOOKS_OFTEN
-async def test_a_command_whose_taking_on_was_never_confirmed_is_begun_all_the_same(scene: HostScene) -> None:
+async def test_a_command_with_an_unconfirmed_acceptance_is_executed(scene: HostScene) -> None:
     lost = LostReply(commands.StartAgent)
     await scene.start_host(wrap=lost.wrap)
     workflow = await scene.begin(writes("one", report=False))
@@ -185,7 +185,7 @@ async def test_a_command_whose_taking_on_was_never_confirmed_is_begun_all_the_sa
 
 @ONE_BACKEND
 @LOOKS_OFTEN
-async def test_a_forgotten_prompt_that_was_answered_is_not_sent_again(scene: HostScene) -> None:
+async def test_an_interrupted_prompt_that_was_answered_is_not_sent_again(scene: HostScene) -> None:
     lost = LostAnswer()
     assert await _finding_of_forgotten(scene, lost) is TranscriptFinding.ANSWERED
     assert lost.happened
@@ -193,7 +193,7 @@ async def test_a_forgotten_prompt_that_was_answered_is_not_sent_again(scene: Hos
 
 @ONE_BACKEND
 @LOOKS_OFTEN
-async def test_a_forgotten_prompt_that_was_never_sent_is_looked_up_and_sent(scene: HostScene) -> None:
+async def test_an_interrupted_prompt_that_was_never_sent_is_looked_up_and_sent(scene: HostScene) -> None:
     lost = LostReply(commands.SendQuery)
     assert await _finding_of_forgotten(scene, lost) is TranscriptFinding.ABSENT
     assert lost.happened
@@ -231,7 +231,7 @@ async def test_a_new_life_gives_up_all_that_an_earlier_one_had_accepted(scene: H
 
 @ONE_BACKEND
 @LOOKS_OFTEN
-async def test_a_forgotten_command_that_is_over_meanwhile_is_not_begun_any_more(scene: HostScene) -> None:
+async def test_an_unanswered_command_that_is_obsolete_is_not_executed(scene: HostScene) -> None:
     lost = LostReply(commands.StartAgent)
     looks = Barrier(lambda transaction: lost.happened and _only_looks(transaction))
     await scene.start_host(wrap=lambda bus: looks.wrap(lost.wrap(bus)))
@@ -251,7 +251,7 @@ async def test_a_forgotten_command_that_is_over_meanwhile_is_not_begun_any_more(
 
 @ONE_BACKEND
 @LOOKS_OFTEN
-async def test_what_an_earlier_placement_left_accepted_is_not_begun_any_more(scene: HostScene) -> None:
+async def test_commands_accepted_under_an_earlier_placement_are_not_executed(scene: HostScene) -> None:
     await scene.start_host()
     stay = scene.stay("one")
     workflow = await scene.begin(writes("one", *stay.steps))
@@ -348,7 +348,7 @@ async def _is_up(scene: HostScene, name: str) -> bool:
 
 
 async def _leave_accepted(scene: HostScene, command: type[commands.HostCommand], count: int) -> list[str]:
-    """Let a host have accepted so many commands that are over; returns their records."""
+    """Store this many accepted but obsolete commands of a host, and return their records."""
     workflow = await scene.create_run(writes("one"))
     over = commands.ReleaseWorkTree(workflow_id=workflow.id, host="host-a", epoch=0, attempt=1, work_tree_id="gone")
     document = {**msgspec.to_builtins(over), "type": command.__name__}
@@ -362,5 +362,5 @@ async def _leave_accepted(scene: HostScene, command: type[commands.HostCommand],
 
 
 def _only_looks(transaction: Transaction) -> bool:
-    """Return whether a transaction is the one in which a host looks for forgotten commands."""
+    """Return whether a transaction is the search of a host for unanswered commands."""
     return not (transaction.held or transaction.changes.puts or transaction.changes.copies)

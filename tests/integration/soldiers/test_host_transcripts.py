@@ -1,4 +1,4 @@
-"""What a host copies to a store that several hosts share, seen by a run."""
+"""The transcripts and diffs of a run that a host copies to a shared store."""
 
 from functools import partial
 
@@ -54,6 +54,6 @@ async def test_a_store_that_does_not_answer_delays_no_agent(scene: HostScene, mo
     run = await scene.until(await scene.begin(writes("one")), WorkflowStatus.COMPLETED)
     assert texts.waited
     assert not any(name.startswith("soldier-") and text for (_, name), text in texts.texts.items())
-    # The file stays the first truth, and the session is still to be copied.
+    # The file remains the source, and the session is still to be copied.
     assert scene.transcript(run.works[0])
     assert [each.name for each in scene.folders().copying.iterdir()] == [soldier_of(run.works[0].agent.session or "")]

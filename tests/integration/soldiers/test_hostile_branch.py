@@ -1,4 +1,4 @@
-"""A stranger's branch under the settings that `kingdom init` writes: what the host runs of it reaches nothing else."""
+"""A stranger's branch under the settings that `kingdom init` writes: the programs of the branch reach nothing else."""
 
 import shutil
 from pathlib import Path

@@ -84,11 +84,11 @@ async def serving(manner: str) -> AsyncIterator[str]:
         await asyncio.wait_for(process.wait(), PATIENCE_SECONDS)
 
 
-async def test_a_started_server_tells_its_tools_and_is_ended(mark: str) -> None:
+async def test_a_started_server_lists_its_tools_and_is_ended(mark: str) -> None:
     assert await check_mcp_server(script(mark, "stdio"), limit=LONG) == TOOLS
 
 
-async def test_a_server_that_is_called_tells_its_tools() -> None:
+async def test_a_called_server_lists_its_tools() -> None:
     async with serving("http") as address:
         server = McpServer(id="s", name="s", transport=McpTransport.STREAMABLE_HTTP, url=f"{address}/mcp")
         assert await check_mcp_server(server, limit=LONG) == TOOLS
@@ -99,13 +99,13 @@ async def test_a_server_that_is_called_tells_its_tools() -> None:
             await check_mcp_server(elsewhere, limit=LONG)
 
 
-async def test_a_server_that_sends_events_tells_its_tools() -> None:
+async def test_a_server_that_sends_events_lists_its_tools() -> None:
     async with serving("sse") as address:
         server = McpServer(id="s", name="s", transport=McpTransport.SSE, url=f"{address}/sse")
         assert await check_mcp_server(server, limit=LONG) == TOOLS
 
 
-async def test_an_address_where_nobody_listens_is_told() -> None:
+async def test_an_address_without_a_listener_is_reported() -> None:
     port = free_port()
     for transport in (McpTransport.SSE, McpTransport.STREAMABLE_HTTP):
         url = f"http://me:secret@127.0.0.1:{port}/mcp"
@@ -129,7 +129,7 @@ async def test_an_address_that_never_answers_is_given_up() -> None:
         assert answer_limit(server) < answer_limit(program("", "true"))
 
 
-async def test_a_server_that_crashes_at_its_start_is_told_with_its_last_words(mark: str) -> None:
+async def test_a_server_that_crashes_at_its_start_is_reported_with_its_last_output(mark: str) -> None:
     with pytest.raises(ProgramFailed, match=r"ended with exit code 1 .* it wrote last: the shelf of glass has fallen"):
         await check_mcp_server(script(mark, "crash"), limit=LONG)
 
@@ -154,12 +154,12 @@ async def test_a_trial_that_is_cancelled_ends_what_it_started(mark: str) -> None
     await until_none(mark)
 
 
-async def test_a_program_that_does_not_exist_is_told_at_once(mark: str) -> None:
+async def test_a_missing_program_is_reported_at_once(mark: str) -> None:
     with pytest.raises(Misconfigured, match="there is no program 'no-such-program' on PATH: install it"):
         await check_mcp_server(program(mark, "no-such-program"))
 
 
-async def test_without_the_library_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(Misconfigured, match=r"pip install 'kingdom\[mcp\]', or skip the check with --no-check"):
         await check_mcp_server(program("", "true"))
@@ -172,7 +172,9 @@ async def test_without_the_library_it_is_told_what_to_install(monkeypatch: pytes
         (("cat",), "it does not speak MCP as expected"),
     ],
 )
-async def test_a_program_that_is_no_mcp_server_is_told(mark: str, command: tuple[str, ...], reason: str) -> None:
+async def test_a_program_that_is_not_an_mcp_server_is_reported(
+    mark: str, command: tuple[str, ...], reason: str
+) -> None:
     with pytest.raises(ProgramFailed, match=reason):
         await check_mcp_server(program(mark, *command), limit=LONG)
 

@@ -94,7 +94,7 @@ async def through(
         ("POST", "/v1beta/models/gemini-2.5-pro:streamGenerateContent?alt=sse", ("x-goog-api-key", KEY)),
     ],
 )
-async def test_what_leads_to_a_model_is_let_through_with_the_key(
+async def test_requests_to_a_model_are_forwarded_with_the_key(
     tmp_path: Path, model: Model, method: str, path: str, header: tuple[str, str]
 ) -> None:
     body = {"text": "hällo"} if method == "POST" else None
@@ -131,7 +131,7 @@ async def test_what_leads_to_a_model_is_let_through_with_the_key(
 async def test_anything_else_is_refused_and_logged_without_secrets(
     tmp_path: Path, model: Model, method: str, path: str
 ) -> None:
-    with heard() as logs:
+    with captured_logs() as logs:
         async with ModelProxy(tmp_path / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)]) as proxy:
             assert b" 403 " in await raw(proxy, f"{method} {path}?key=sesame HTTP/1.1", "x-api-key: sesame")
             assert proxy.refused == 1
@@ -142,7 +142,7 @@ async def test_anything_else_is_refused_and_logged_without_secrets(
 
 
 @contextmanager
-def heard() -> Iterator[list[EventDict]]:
+def captured_logs() -> Iterator[list[EventDict]]:
     configure_logs(json=True, level=logging.WARNING)
     try:
         with capture_logs() as logs:
@@ -191,7 +191,7 @@ async def raw(proxy: ModelProxy, *head: str, body: bytes = b"") -> bytes:
         },
     ],
 )
-async def test_a_vendor_is_not_sent_to_where_the_agent_wants(
+async def test_an_agent_cannot_redirect_the_requests_to_a_vendor(
     tmp_path: Path, model: Model, document: dict[str, Any]
 ) -> None:
     async with through(tmp_path, model) as client, client.post("/v1/messages", json=document) as answer:
@@ -199,7 +199,7 @@ async def test_a_vendor_is_not_sent_to_where_the_agent_wants(
     assert model.asked == []
 
 
-async def test_what_an_agent_gives_to_its_tools_or_gets_is_let_through(tmp_path: Path, model: Model) -> None:
+async def test_tool_inputs_and_outputs_are_forwarded(tmp_path: Path, model: Model) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
     call = {
         "type": "tool_use",
@@ -225,7 +225,7 @@ async def test_what_an_agent_gives_to_its_tools_or_gets_is_let_through(tmp_path:
         assert answer.status == 200
 
 
-async def test_what_is_looked_at_is_what_is_sent(tmp_path: Path, model: Model) -> None:
+async def test_the_checked_body_is_the_body_that_is_sent(tmp_path: Path, model: Model) -> None:
     twice = b'{"mcp_servers": [{"url": "https://evil.example"}], "mcp_servers": []}'
     async with through(tmp_path, model) as client, client.post("/v1/messages", data=twice) as answer:
         assert answer.status == 200
@@ -233,7 +233,7 @@ async def test_what_is_looked_at_is_what_is_sent(tmp_path: Path, model: Model) -
 
 
 @pytest.mark.parametrize("body", [b"no json", b"[" * 100_000, b"\xff"])
-async def test_a_body_that_cannot_be_looked_at_is_not_sent(tmp_path: Path, model: Model, body: bytes) -> None:
+async def test_a_body_that_cannot_be_checked_is_not_sent(tmp_path: Path, model: Model, body: bytes) -> None:
     async with through(tmp_path, model) as client, client.post("/v1/messages", data=body) as answer:
         assert answer.status == 400
     assert model.asked == []
@@ -251,7 +251,7 @@ async def test_a_body_without_end_is_not_taken(tmp_path: Path, model: Model) -> 
     assert model.asked == []
 
 
-async def test_an_answer_comes_as_it_is_made(tmp_path: Path, model: Model) -> None:
+async def test_an_answer_is_sent_as_it_is_made(tmp_path: Path, model: Model) -> None:
     headers = {"accept": "text/event-stream"}
     async with through(tmp_path, model) as client, client.post("/v1/messages", json={}, headers=headers) as answer:
         assert await answer.content.readline() == b"first\n"
@@ -279,7 +279,7 @@ async def test_a_stream_of_a_model_is_left_when_the_agent_leaves(tmp_path: Path,
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 429, 500])
-async def test_an_error_of_the_vendor_is_told_but_not_the_key_that_it_quotes(
+async def test_an_error_of_the_vendor_is_reported_without_the_key_that_it_quotes(
     tmp_path: Path, model: Model, status: int
 ) -> None:
     model.status, model.words = status, f'{{"error": "bad key {KEY}"}}'.encode()
@@ -291,7 +291,7 @@ async def test_an_error_of_the_vendor_is_told_but_not_the_key_that_it_quotes(
         assert status == 401 or answer.headers["retry-after"] == "7"
 
 
-async def test_a_long_error_of_the_vendor_is_told_to_its_end(tmp_path: Path, model: Model) -> None:
+async def test_a_long_error_of_the_vendor_is_reported_completely(tmp_path: Path, model: Model) -> None:
     filler = "x" * 900_000
     model.status, model.words = 400, f"{filler} bad key {KEY}; resets at 15:00".encode()
     async with through(tmp_path, model) as client, client.post("/v1/messages", json={}) as answer:
@@ -308,9 +308,9 @@ async def test_a_redirect_is_not_followed(tmp_path: Path, model: Model) -> None:
     assert len(model.asked) == 1
 
 
-async def test_a_model_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_a_missing_model_is_reported(tmp_path: Path) -> None:
     gone = Model(url="http://127.0.0.1:1")
-    with heard() as logs:
+    with captured_logs() as logs:
         async with through(tmp_path, gone) as client, client.post("/v1/messages", json={}) as answer:
             assert answer.status == 502
     assert [line["url"] for line in logs if line["event"] == "the model cannot be reached"] == [gone.url]
@@ -324,15 +324,15 @@ async def test_a_vendor_without_a_key_is_not_asked(tmp_path: Path, model: Model)
             assert answer.status == 200
 
 
-async def test_the_voice_hears_what_is_posted_to_it(tmp_path: Path, model: Model) -> None:
-    async def voice(said: bytes) -> bytes:
-        return said.upper()
+async def test_the_tools_receive_posted_calls(tmp_path: Path, model: Model) -> None:
+    async def voice(body: bytes) -> bytes:
+        return body.upper()
 
     async with through(tmp_path, model, voice=voice) as client, client.post("/voice", data=b'"hear"') as answer:
         assert await answer.text() == '"HEAR"'
 
 
-async def test_on_loopback_only_who_knows_the_secret_is_heard(tmp_path: Path, model: Model) -> None:
+async def test_on_loopback_only_a_sender_with_the_secret_is_accepted(tmp_path: Path, model: Model) -> None:
     upstream = Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)
     async with ModelProxy(tmp_path / "gate", [upstream], on_loopback=True) as proxy, aiohttp.ClientSession() as client:
         async with client.post(f"{proxy.url}/v1/messages", json={}) as answer:
@@ -352,7 +352,7 @@ async def test_an_agent_cannot_use_up_all_connections(tmp_path: Path, model: Mod
             writer.close()
 
 
-async def test_a_socket_may_lie_deep_and_is_gone_after_the_end(tmp_path: Path) -> None:
+async def test_a_socket_may_be_in_a_deep_directory_and_is_removed_at_the_end(tmp_path: Path) -> None:
     deep = tmp_path / ("folder" * 20) / "gate"
     async with ModelProxy(deep, []) as proxy:
         assert proxy.socket.is_socket()
@@ -372,16 +372,16 @@ async def test_a_body_of_very_many_values_is_not_even_read_as_json(tmp_path: Pat
     assert model.asked == []
 
 
-async def test_a_long_conversation_is_let_through(tmp_path: Path, model: Model) -> None:
+async def test_a_long_conversation_is_forwarded(tmp_path: Path, model: Model) -> None:
     long = BytesIO(json.dumps({"messages": [{"content": "a, b " * 500_000}]}).encode())
     async with through(tmp_path, model) as client, client.post("/v1/messages", data=long) as answer:
         assert answer.status == 200
     assert len(model.asked[0][3]) > 2_000_000
 
 
-async def test_what_is_said_to_the_voice_has_an_end(tmp_path: Path, model: Model) -> None:
-    async def voice(said: bytes) -> bytes:
-        return said
+async def test_input_to_the_tools_has_a_limit(tmp_path: Path, model: Model) -> None:
+    async def voice(body: bytes) -> bytes:
+        return body
 
     async with (
         through(tmp_path, model, voice=voice) as client,

@@ -56,7 +56,7 @@ async def start_shell(command: str, folder: Path, mark: str, *, contained: bool)
     )
 
 
-async def test_a_run_tells_the_exit_code_and_both_outputs(tmp_path: Path, *, contained: bool) -> None:
+async def test_a_run_shows_the_exit_code_and_both_outputs(tmp_path: Path, *, contained: bool) -> None:
     finished = await shell("echo out; echo err >&2; exit 3", tmp_path, contained=contained)
     assert finished == ProgramResult(3, "out\nerr\n")
 
@@ -78,12 +78,12 @@ async def test_only_the_last_part_of_a_long_output_is_kept(tmp_path: Path, *, co
     assert len(finished.output) == 1 << 16
 
 
-async def test_output_that_is_no_text_is_told_as_well_as_it_can_be(tmp_path: Path, *, contained: bool) -> None:
+async def test_output_that_is_not_text_is_decoded_as_far_as_possible(tmp_path: Path, *, contained: bool) -> None:
     finished = await shell(r"printf 'a\377b'", tmp_path, contained=contained)
     assert finished.output == "a\N{REPLACEMENT CHARACTER}b"
 
 
-async def test_a_run_that_takes_too_long_is_killed_and_says_what_it_wrote(
+async def test_a_run_that_takes_too_long_is_killed_and_its_output_is_reported(
     tmp_path: Path, mark: str, *, contained: bool
 ) -> None:
     argv, environment = ["/bin/sh", "-c", "echo begun; sleep 903"], {**ENVIRONMENT, MARK: mark}
@@ -104,7 +104,7 @@ async def test_a_cancelled_run_leaves_no_process(tmp_path: Path, mark: str, *, c
     assert marked(mark) == []
 
 
-async def test_what_stays_in_the_group_ends_with_the_program(tmp_path: Path, mark: str, *, contained: bool) -> None:
+async def test_processes_in_the_group_end_with_the_program(tmp_path: Path, mark: str, *, contained: bool) -> None:
     environment = {**ENVIRONMENT, MARK: mark}
     assert (await shell("sleep 905 & exit 4", tmp_path, environment, contained=contained)).code == 4
     assert marked(mark) == []
@@ -120,7 +120,7 @@ async def test_a_killed_program_leaves_no_process(tmp_path: Path, mark: str, *, 
 
 
 @needs_bubblewrap
-async def test_what_left_the_group_is_killed_too_if_contained(tmp_path: Path, mark: str) -> None:
+async def test_a_process_that_left_the_group_is_killed_too_if_contained(tmp_path: Path, mark: str) -> None:
     daemon = "setsid sh -c 'setsid sleep 908 & exit 0'; sleep 909"
     program = await start_shell(daemon, tmp_path, mark, contained=True)
     await until_runs(mark, "sleep 908")
@@ -136,7 +136,7 @@ async def test_daemons_end_with_a_contained_program_that_ends_by_itself(tmp_path
     assert marked(mark) == []
 
 
-async def test_a_program_killed_by_somebody_else_is_noticed(tmp_path: Path, mark: str, *, contained: bool) -> None:
+async def test_a_program_killed_from_outside_is_noticed(tmp_path: Path, mark: str, *, contained: bool) -> None:
     program = await start_shell("sleep 911", tmp_path, mark, contained=contained)
     await until_runs(mark, "sleep 911")
     os.kill(program.pid, signal.SIGKILL)
@@ -167,7 +167,7 @@ async def test_a_program_reads_what_is_written_to_it(tmp_path: Path, mark: str, 
     program.write(b"too late\n")
 
 
-async def test_the_last_words_are_those_of_this_program(tmp_path: Path, mark: str, *, contained: bool) -> None:
+async def test_the_last_output_is_that_of_this_program(tmp_path: Path, mark: str, *, contained: bool) -> None:
     for words in ("first", "second"):
         program = await start_shell(f"echo {words} >&2", tmp_path, mark, contained=contained)
         await program.wait()
@@ -191,7 +191,7 @@ async def test_a_missing_folder_is_named(tmp_path: Path, *, contained: bool) -> 
     ("code", "words"),
     [(0, "exit code 0"), (3, "exit code 3"), (-9, "killed by SIGKILL"), (137, "exit code 137, as after SIGKILL")],
 )
-def test_an_end_is_told_in_words(code: int, words: str) -> None:
+def test_an_end_is_described(code: int, words: str) -> None:
     assert describe_exit(code) == words
 
 

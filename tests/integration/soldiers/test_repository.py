@@ -109,7 +109,7 @@ async def test_lock_files_of_a_killed_git_are_removed(trees: RunCheckouts, host:
     assert [*repository.rglob("*.lock"), *git_directory_of(tree.path).rglob("*.lock")] == []
 
 
-async def test_a_checkout_that_was_only_begun_is_made_anew(trees: RunCheckouts, host: Path, source: Path) -> None:
+async def test_a_checkout_that_was_only_begun_is_recreated(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([a_tree(host, source, "tree0")])
     # So far a killed prepare had come.
@@ -132,7 +132,7 @@ async def test_a_checkout_without_all_its_files_is_completed(trees: RunCheckouts
     assert await trees.base_commit(tree) == run("rev-parse", "main", cwd=source)
 
 
-async def test_a_checkout_whose_files_are_gone_is_made_anew_with_its_commits(
+async def test_a_checkout_whose_files_are_gone_is_recreated_with_its_commits(
     trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     tree = a_tree(host, source)
@@ -189,7 +189,7 @@ async def test_a_branch_of_an_interrupted_prepare_is_used(trees: RunCheckouts, h
     assert await trees.base_commit(tree) == start == run("rev-parse", "HEAD", cwd=tree.path)
 
 
-async def test_files_that_nobody_knows_of_are_left_alone(trees: RunCheckouts, host: Path, source: Path) -> None:
+async def test_unknown_files_are_left_alone(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     tree.path.mkdir(parents=True)
     (tree.path / "precious.txt").write_text("precious\n")
@@ -224,7 +224,7 @@ async def test_a_changed_address_is_used_from_then_on(
     assert run("config", "remote.origin.url", cwd=host / "trees" / "tree2") == str(tmp_path / "moved")
 
 
-async def test_checkouts_are_told_apart_where_their_folders_have_one_name(
+async def test_checkouts_are_distinguished_where_their_folders_have_one_name(
     trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     first, second = a_tree(host, source), a_tree(host, source, "tree2", path=host / "other" / "tree1")
@@ -251,7 +251,7 @@ async def test_the_lock_is_waited_for_without_holding_up_others(host: Path, sour
     await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
 
-async def test_who_is_cancelled_while_waiting_for_the_lock_does_not_get_it(
+async def test_a_task_cancelled_while_it_waits_for_the_lock_does_not_get_it(
     host: Path, source: Path, tries: Tries
 ) -> None:
     repository = Repository(host / "app.git", url=str(source), home=host)

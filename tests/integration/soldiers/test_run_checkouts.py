@@ -38,9 +38,7 @@ async def test_a_file_url_works_as_well(trees: RunCheckouts, host: Path, source:
     assert files_of(tree.path) == files_of(source)
 
 
-async def test_a_tree_can_start_from_what_is_no_branch_such_as_a_pull_request(
-    trees: RunCheckouts, host: Path, source: Path
-) -> None:
+async def test_a_tree_can_start_from_a_ref_that_is_not_a_branch(trees: RunCheckouts, host: Path, source: Path) -> None:
     run("commit", "--quiet", "--allow-empty", "-m", "Proposed", cwd=source)
     run("update-ref", "refs/pull/7/head", "HEAD", cwd=source)
     run("reset", "--quiet", "--hard", "HEAD~1", cwd=source)
@@ -52,7 +50,7 @@ async def test_a_tree_can_start_from_what_is_no_branch_such_as_a_pull_request(
         await trees.prepare([a_tree(host, source, "tree2", base_branch="refs/pull/8/head")])
 
 
-async def test_if_one_tree_cannot_be_made_none_is_there(
+async def test_if_one_checkout_cannot_be_created_none_is(
     trees: RunCheckouts, host: Path, source: Path, tmp_path: Path
 ) -> None:
     run("branch", "release", cwd=make_source(tmp_path / "lib"))
@@ -153,7 +151,7 @@ async def test_hooks_of_the_checkout_are_not_run(trees: RunCheckouts, host: Path
     assert not (host / "hook-was-run").exists()
 
 
-async def test_a_fake_git_directory_of_an_agent_is_not_believed(trees: RunCheckouts, host: Path, source: Path) -> None:
+async def test_a_fake_git_directory_of_an_agent_is_not_trusted(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     (tree.path / ".git").unlink()
@@ -216,7 +214,7 @@ async def test_rolling_back_restores_the_files_and_keeps_what_came_later(
     assert run("show", f"{refs[1]}:three.txt", cwd=bare(host, second)) == "three"
 
 
-async def test_rolling_back_twice_tells_the_same_and_a_later_rescue_gets_a_number(
+async def test_rolling_back_twice_returns_the_same_and_a_later_rescue_gets_a_number(
     trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     tree = a_tree(host, source)
@@ -282,7 +280,7 @@ async def test_an_agent_that_went_to_another_branch_is_brought_back_to_its_own(h
     }
 
 
-async def test_another_host_goes_on_from_the_shared_checkpoint(
+async def test_another_host_continues_from_the_shared_checkpoint(
     trees: RunCheckouts, host: Path, source: Path, tmp_path: Path
 ) -> None:
     remote = make_bare(tmp_path / "checkpoints")
@@ -380,7 +378,7 @@ async def test_a_host_with_an_empty_disk_rolls_back_to_the_shared_checkpoint(
     assert files_of(tree.path) == files_of(source)
 
 
-async def test_a_roll_back_that_cannot_make_a_missing_checkout_makes_none(
+async def test_a_roll_back_that_cannot_create_one_missing_checkout_creates_none(
     trees: RunCheckouts, host: Path, source: Path, tmp_path: Path
 ) -> None:
     lib = make_source(tmp_path / "lib")

@@ -48,7 +48,7 @@ async def shell(command: str, work: Path, sandbox: Sandbox | None = None, **envi
     return await run_program(argv, cwd=work, environment=environment, timeout=PATIENCE, sandbox=sandbox)
 
 
-async def test_a_program_writes_where_it_may_and_nowhere_else(work: Path, tmp_path: Path) -> None:
+async def test_a_program_writes_only_where_it_may(work: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("hidden")
     for place in ("/", "/usr", "/etc", "/dev", "/proc"):
         assert (await shell(f"echo x > {place}/planted", work)).code != 0
@@ -59,7 +59,7 @@ async def test_a_program_writes_where_it_may_and_nowhere_else(work: Path, tmp_pa
     assert (work / "file").read_text() == "mine\n"
 
 
-async def test_a_program_is_nobody_in_particular_and_sees_only_itself(work: Path) -> None:
+async def test_a_program_has_no_special_user_and_sees_only_itself(work: Path) -> None:
     finished = await shell("id -u; whoami; uname -n; ls -d /proc/[0-9]* | wc -l; grep CapEff /proc/self/status", work)
     uid, name, machine, processes, capabilities = finished.output.splitlines()
     assert (uid, name, machine, capabilities) == ("1000", "agent", "soldier", "CapEff:\t0000000000000000")
@@ -127,7 +127,7 @@ async def test_a_program_reaches_no_address(work: Path) -> None:
         assert (await shell(f'/usr/bin/env python3 -c "{connect}"', work, dev)).code == 0
 
 
-async def test_a_program_has_only_sockets_that_namespaces_divide_and_no_ring_to_make_others_out_of_sight(
+async def test_a_program_has_only_sockets_that_namespaces_divide_and_no_io_uring(
     work: Path,
 ) -> None:
     make_socket = {"x86_64": 41, "aarch64": 198}.get(os.uname().machine)
@@ -165,11 +165,9 @@ async def test_a_link_that_an_agent_left_is_not_followed_out(work: Path, tmp_pat
         await shell("true", work, sandbox)
 
 
-async def test_the_way_out_leads_to_the_gate_and_the_exit_code_is_that_of_the_program(
-    work: Path, tmp_path: Path
-) -> None:
-    async def voice(said: bytes) -> bytes:
-        return b'{"heard": ' + said + b"}"
+async def test_traffic_goes_to_the_proxy_and_the_exit_code_is_that_of_the_program(work: Path, tmp_path: Path) -> None:
+    async def voice(body: bytes) -> bytes:
+        return b'{"heard": ' + body + b"}"
 
     async with ModelProxy(tmp_path / "gate", [], on_tool_call=voice) as gate:
         sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(work,), socket=gate.socket)
@@ -201,7 +199,7 @@ async def test_daemons_end_with_a_program_that_ends_by_itself(work: Path) -> Non
     assert marked(mark) == []
 
 
-async def test_a_program_dies_with_the_one_who_started_it(work: Path) -> None:
+async def test_a_program_dies_with_its_parent(work: Path) -> None:
     mark = uuid4().hex
     child = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -273,7 +271,7 @@ async def test_a_group_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
     assert not there.exists()
 
 
-async def test_an_agent_reads_the_repository_but_only_the_house_commits(
+async def test_an_agent_reads_the_repository_but_only_kingdom_commits(
     trees: RunCheckouts, host: Path, source: Path, work: Path
 ) -> None:
     tree = a_tree(host, source)

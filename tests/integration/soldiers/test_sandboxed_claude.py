@@ -24,7 +24,7 @@ LOOK_EVERYWHERE = (
 
 
 @pytest.mark.parametrize("profile", [SandboxProfile.STRICT, SandboxProfile.DEV])
-async def test_claude_works_through_the_gate_and_never_sees_the_key(tmp_path: Path, profile: SandboxProfile) -> None:
+async def test_claude_works_through_the_proxy_and_never_sees_the_key(tmp_path: Path, profile: SandboxProfile) -> None:
     work = tmp_path / "work"
     work.mkdir()
     prompt = scripted({"write": "hello.txt", "text": "hello"}, {"run": LOOK_EVERYWHERE}, {"answer": "done"})

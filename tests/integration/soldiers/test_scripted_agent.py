@@ -77,7 +77,7 @@ async def test_a_failing_command_fails_the_turn_unless_it_may(stage: Stage) -> N
         await follow(agent, {"run": "echo what a pity; exit 4"})
 
 
-async def test_output_of_a_tool_that_is_no_text_harms_nobody(stage: Stage) -> None:
+async def test_tool_output_that_is_not_text_is_harmless(stage: Stage) -> None:
     agent = await stage.start()
     with pytest.raises(AgentFailed, match="a\N{REPLACEMENT CHARACTER}b"):
         await follow(agent, {"run": r"printf 'a\377b'; exit 1"}, prompt_id="t1#1")
@@ -99,7 +99,9 @@ async def test_a_tool_has_a_session_of_its_own(stage: Stage) -> None:
     assert pid == session
 
 
-async def test_a_stream_comes_in_words_and_takes_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_of_text_arrives_word_by_word_with_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -107,8 +109,8 @@ async def test_a_stream_comes_in_words_and_takes_its_time(tmp_path: Path, monkey
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     turn = a_turn(tmp_path, ENVIRONMENT, {"stream": "one two  three", "every": 60})
-    told = [update async for update in turn.execute()]
-    assert told == [AgentMessage("one "), AgentMessage("two  "), AgentMessage("three"), TurnAnswer("done", 0.0)]
+    reported = [update async for update in turn.execute()]
+    assert reported == [AgentMessage("one "), AgentMessage("two  "), AgentMessage("three"), TurnAnswer("done", 0.0)]
     assert pauses == [60, 60, 60]
 
 
@@ -135,7 +137,7 @@ async def test_modules_in_the_work_space_are_not_taken_for_kingdom_or_python(sta
     assert (await follow(agent))[-1] == TurnAnswer("done", 0.0)
 
 
-async def test_an_agent_that_does_not_come_up_says_why(stage: Stage) -> None:
+async def test_an_agent_that_does_not_start_reports_why(stage: Stage) -> None:
     stage.transcript.mkdir()
     with pytest.raises(AgentGone, match=r"its transcript cannot be written: .*Is a directory"):
         await stage.start()
@@ -161,7 +163,7 @@ async def test_a_start_that_is_given_up_early_leaves_no_process(stage: Stage, ma
     assert marked(mark) == []
 
 
-async def test_an_agent_that_leaves_a_torn_line_is_continued(stage: Stage) -> None:
+async def test_an_agent_that_leaves_an_incomplete_line_is_continued(stage: Stage) -> None:
     agent = await stage.start()
     steps = ({"append": "log", "text": "a"}, {"crash": 1, "first_time_only": True}, {"append": "log", "text": "b"})
     with pytest.raises(AgentGone):

@@ -1,4 +1,4 @@
-"""Real Claude Code that starts the agent's tools as an MCP server of its own, and speaks by them."""
+"""Real Claude Code that starts the agent's tools as an MCP server of its own, and uses them."""
 
 import json
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from kingdom.soldiers.turns.result import read_result
 from kingdom.workflow.verdicts import PetitionVerdict
 from tests.fakes.model.stub import ModelStub
 from tests.fakes.scripts import scripted
-from tests.integration.soldiers.tools_host import House, open_house
+from tests.integration.soldiers.tools_host import ToolHost, open_tool_host
 from tests.patience import PATIENCE_SECONDS
 
 TIMEOUT = timedelta(seconds=PATIENCE_SECONDS)
@@ -24,19 +24,19 @@ SUCCESS = {"status": "success", "summary": "all good"}
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
+async def tool_host(tmp_path: Path) -> AsyncIterator[ToolHost]:
     space = tmp_path / "space"
     space.mkdir()
-    async with open_house(
+    async with open_tool_host(
         space, tmp_path / "socket", verdict=PetitionVerdict(granted=False, reason="not today")
-    ) as house:
-        yield house
+    ) as tool_host:
+        yield tool_host
 
 
-async def work(tmp_path: Path, house: House, *steps: dict[str, Any]) -> ModelStub:
+async def work(tmp_path: Path, tool_host: ToolHost, *steps: dict[str, Any]) -> ModelStub:
     """Let Claude Code follow a script; returns the model that it asked."""
     sdk = pytest.importorskip("claude_agent_sdk")
-    program, *words = relay_command(house.url)
+    program, *words = relay_command(tool_host.url)
     servers = tmp_path / "servers.json"
     servers.write_text(json.dumps({"mcpServers": {SERVER_NAME: {"type": "stdio", "command": program, "args": words}}}))
     home = tmp_path / "home"
@@ -66,10 +66,12 @@ async def work(tmp_path: Path, house: House, *steps: dict[str, Any]) -> ModelStu
     return stub
 
 
-async def test_claude_code_reports_remembers_and_hears_why_a_petition_was_refused(tmp_path: Path, house: House) -> None:
+async def test_claude_code_reports_remembers_and_learns_why_a_petition_was_refused(
+    tmp_path: Path, tool_host: ToolHost
+) -> None:
     stub = await work(
         tmp_path,
-        house,
+        tool_host,
         {"petition": "github.comment", "body": {"body": "hi"}},
         {"remember": "Tests need a database."},
         {"result": {"status": "failed", "summary": "no"}},
@@ -80,15 +82,15 @@ async def test_claude_code_reports_remembers_and_hears_why_a_petition_was_refuse
         **SUCCESS,
         "memory_updates": [{"about": "patterns", "text": "Tests need a database."}],
     }
-    assert house.petitions == [("github.comment", {"body": "hi"})]
+    assert tool_host.petitions == [("github.comment", {"body": "hi"})]
     conversation = json.dumps(stub.asked[-1].body)
     assert "not today" in conversation
     assert "error must not be empty" in conversation
 
 
-async def test_claude_code_is_offered_every_tool_and_asks_a_person(tmp_path: Path, house: House) -> None:
-    stub = await work(tmp_path, house, {"ask": "Which one?", "choices": ["a", "b"]}, {"answer": "I asked."})
+async def test_claude_code_is_offered_every_tool_and_asks_a_person(tmp_path: Path, tool_host: ToolHost) -> None:
+    stub = await work(tmp_path, tool_host, {"ask": "Which one?", "choices": ["a", "b"]}, {"answer": "I asked."})
     offered = {tool["name"]: tool for tool in stub.asked[0].body["tools"]}
     for tool in TOOLS:
         assert offered[f"mcp__{SERVER_NAME}__{tool.name}"]["input_schema"]["properties"] == tool.schema["properties"]
-    assert house.tools.end() == AgentQuestion(text="Which one?", choices=("a", "b"))
+    assert tool_host.tools.end() == AgentQuestion(text="Which one?", choices=("a", "b"))

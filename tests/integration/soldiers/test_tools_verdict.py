@@ -38,7 +38,7 @@ async def test_a_petition_is_answered_with_what_is_decided_while_the_agent_waits
     assert "three are the limit" in reply.text
 
 
-async def test_a_petition_that_a_person_has_to_approve_lets_the_agent_go_on(bus: Bus, tmp_path: Path) -> None:
+async def test_a_petition_that_a_person_has_to_approve_lets_the_agent_continue(bus: Bus, tmp_path: Path) -> None:
     async with bus.transaction() as transaction:
         await save_verdict(
             transaction, "w1-t1-a1-p1", PetitionVerdict(granted=None, reason="a person has to approve it")

@@ -127,7 +127,7 @@ async def test_a_store_that_does_not_answer_only_delays_the_copy(bus: PostgresBu
     assert await stored(texts, SOLDIERS[0]) == folders.transcript(SOLDIERS[0]).read_bytes()
 
 
-async def test_a_run_has_a_limit_and_its_readers_are_told(bus: PostgresBus, folders: HostFolders) -> None:
+async def test_a_run_has_a_limit_and_its_readers_are_warned(bus: PostgresBus, folders: HostFolders) -> None:
     texts = PostgresRunTexts(bus)
     for _ in range(2):
         # A copier that has restarted knows the limit too.

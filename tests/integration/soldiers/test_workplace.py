@@ -31,7 +31,7 @@ SHELL = ("/bin/sh", "-e", "-s")
 KEY = "a-key-of-nobody"
 
 
-class House:
+class HostSetup:
     """A host with one agent at a time, as settings describe it."""
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +52,7 @@ class House:
         )
 
     async def answer(self, prompt: str, *, agent: AgentName = "command", **options: Any) -> str:
-        """Return what an agent, which is a shell unless told otherwise, answers."""
+        """Return the answer of an agent, which is a shell by default."""
         settings = SoldierSettings(agent=agent, **{"command": SHELL, **options})
         workplace = self.workplace(settings)
         async with AsyncExitStack() as stack:
@@ -76,8 +76,8 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path / "h")
+def host_setup(tmp_path: Path) -> HostSetup:
+    return HostSetup(tmp_path / "h")
 
 
 @pytest.fixture
@@ -93,19 +93,21 @@ def a_program(file: Path, text: str) -> Path:
     return file
 
 
-async def test_programs_of_a_folder_on_the_path_come_before_those_of_the_system(house: House, tmp_path: Path) -> None:
+async def test_programs_of_a_folder_on_the_path_take_precedence_over_those_of_the_system(
+    host_setup: HostSetup, tmp_path: Path
+) -> None:
     a_program(tmp_path / "tools" / "uname", "#!/bin/sh\necho mine\n")
-    assert await house.answer("uname", path=(str(tmp_path / "tools"),)) == "mine"
-    assert await house.answer("uname") == "Linux"
+    assert await host_setup.answer("uname", path=(str(tmp_path / "tools"),)) == "mine"
+    assert await host_setup.answer("uname") == "Linux"
 
 
-async def test_a_folder_on_the_path_that_is_not_there_is_told(house: House, tmp_path: Path) -> None:
+async def test_a_missing_folder_on_the_path_is_reported(host_setup: HostSetup, tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match=r"soldiers\.path names .*nowhere, which is not a folder"):
-        house.workplace(SoldierSettings(path=(str(tmp_path / "nowhere"),)))
+        host_setup.workplace(SoldierSettings(path=(str(tmp_path / "nowhere"),)))
 
 
 async def test_a_program_of_a_virtual_environment_runs_with_what_is_installed_there(
-    house: House, tmp_path: Path
+    host_setup: HostSetup, tmp_path: Path
 ) -> None:
     place = tmp_path / "venv"
     venv.create(place, symlinks=True)
@@ -114,26 +116,26 @@ async def test_a_program_of_a_virtual_environment_runs_with_what_is_installed_th
     a_program(place / "bin" / "tool", f"#!{place}/bin/python\nimport own_part\n")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "tool").symlink_to(place / "bin" / "tool")
-    assert await house.answer("", command=(str(place / "bin" / "tool"),)) == "all there"
-    assert await house.answer("", command=(str(tmp_path / "bin" / "tool"),)) == "all there"
-    assert await house.answer("tool", path=(str(tmp_path / "bin"),)) == "all there"
+    assert await host_setup.answer("", command=(str(place / "bin" / "tool"),)) == "all there"
+    assert await host_setup.answer("", command=(str(tmp_path / "bin" / "tool"),)) == "all there"
+    assert await host_setup.answer("tool", path=(str(tmp_path / "bin"),)) == "all there"
 
 
-async def test_agents_that_npm_has_installed_are_found_where_the_settings_say(house: House, tmp_path: Path) -> None:
+async def test_agents_installed_by_npm_are_found_through_the_settings(host_setup: HostSetup, tmp_path: Path) -> None:
     settings = SoldierSettings(
         agent="codex",
         agents=os.path.relpath(tmp_path / "npm"),
         model=ModelSettings(key=KEY),
         sandbox=SandboxProfile.STRICT,
     )
-    workplace = house.workplace(settings)
+    workplace = host_setup.workplace(settings)
     launch = Launch(
         soldier_id="s1",
-        work_space=house.space,
+        work_space=host_setup.space,
         model="some",
         session=None,
-        transcript=house.folders.transcript("s1"),
-        errors=house.folders.errors("s1"),
+        transcript=host_setup.folders.transcript("s1"),
+        errors=host_setup.folders.errors("s1"),
         environment=workplace.program_environment(),
         mcp_servers=(),
         sandbox=workplace.sandbox(),
@@ -146,23 +148,25 @@ async def test_agents_that_npm_has_installed_are_found_where_the_settings_say(ho
 
 
 @pytest.mark.parametrize("profile", [SandboxProfile.DEV, SandboxProfile.OFF])
-async def test_the_tools_of_a_person_are_on_the_path_where_they_are_seen(house: House, profile: SandboxProfile) -> None:
-    strict = house.workplace(SoldierSettings(agent="command")).program_environment()
+async def test_the_tools_of_a_person_are_on_the_path_where_they_are_seen(
+    host_setup: HostSetup, profile: SandboxProfile
+) -> None:
+    strict = host_setup.workplace(SoldierSettings(agent="command")).program_environment()
     assert strict["PATH"] == ENVIRONMENT["PATH"]
-    workplace = house.workplace(SoldierSettings(agent="command", sandbox=profile))
+    workplace = host_setup.workplace(SoldierSettings(agent="command", sandbox=profile))
     found = [*map(str, toolchain_programs(user_home()))]
     assert workplace.program_environment()["PATH"].split(":") == [*found, *ENVIRONMENT["PATH"].split(":")]
 
 
-async def test_a_tool_of_a_person_runs_in_dev(house: House) -> None:
+async def test_a_tool_of_a_person_runs_in_dev(host_setup: HostSetup) -> None:
     if not (user_home() / ".cargo" / "bin" / "cargo").exists():
         pytest.skip("cargo is not installed")
-    assert (await house.answer("cargo --version", sandbox=SandboxProfile.DEV)).startswith("cargo ")
+    assert (await host_setup.answer("cargo --version", sandbox=SandboxProfile.DEV)).startswith("cargo ")
 
 
-async def test_tests_that_commit_can_be_run(house: House) -> None:
+async def test_tests_that_commit_can_be_run(host_setup: HostSetup) -> None:
     commit = "git init -q r; cd r; git commit -q --allow-empty -m one; git log --format='%an <%ae> %cn <%ce>'"
-    assert await house.answer(commit) == "Kingdom <kingdom@localhost> Kingdom <kingdom@localhost>"
+    assert await host_setup.answer(commit) == "Kingdom <kingdom@localhost> Kingdom <kingdom@localhost>"
 
 
 @pytest.mark.parametrize(
@@ -174,27 +178,27 @@ async def test_tests_that_commit_can_be_run(house: House) -> None:
     ],
 )
 async def test_a_program_reaches_the_model_that_the_settings_name(
-    house: House, model: ModelStub, vendor: Vendor, asked: str
+    host_setup: HostSetup, model: ModelStub, vendor: Vendor, asked: str
 ) -> None:
     settings = ModelSettings(vendor=vendor, url=model.url, key=KEY)
-    said = [{"role": "user", "content": "hello", "parts": [{"text": "hello"}]}]
-    (house.space / "body").write_text(json.dumps({"model": "some", "messages": said, "contents": said}))
+    messages = [{"role": "user", "content": "hello", "parts": [{"text": "hello"}]}]
+    (host_setup.space / "body").write_text(json.dumps({"model": "some", "messages": messages, "contents": messages}))
     ask = f'curl -s -o answer -w "%{{http_code}}" -H "content-type: application/json" -d @body "{asked}"'
-    assert await house.answer(ask, model=settings) == "200"
+    assert await host_setup.answer(ask, model=settings) == "200"
     assert len(model.requests) == 1
 
 
-async def test_names_of_hosts_give_an_agent_a_proxy_for_https_only(house: House) -> None:
+async def test_names_of_hosts_give_an_agent_a_proxy_for_https_only(host_setup: HostSetup) -> None:
     ask = "curl -sS https://other.example.org/ 2>&1 || true; env | grep -i _proxy= | sort; curl -sS $ANY/ | head -1"
-    said = await house.answer(f"ANY=http://127.0.0.1:8098; {ask}", egress=("Files.Example.org",))
-    refused, *variables, plain = said.splitlines()
+    reply = await host_setup.answer(f"ANY=http://127.0.0.1:8098; {ask}", egress=("Files.Example.org",))
+    refused, *variables, plain = reply.splitlines()
     assert refused.endswith("CONNECT tunnel failed, response 403")
     proxy, inside = "http://127.0.0.1:8098", "127.0.0.1,localhost,::1"
     expected = {"HTTPS_PROXY": proxy, "https_proxy": proxy, "NO_PROXY": inside, "no_proxy": inside}
     assert dict(line.split("=", 1) for line in variables) == {**expected, "NODE_USE_ENV_PROXY": "1"}
     assert plain == "only https is forwarded, by CONNECT: use an https address, plain http is refused"
-    assert "other.example.org" in house.folders.egress_log("wf-1").read_text()
-    assert await house.answer("env | grep -ic proxy || true") == "0"
+    assert "other.example.org" in host_setup.folders.egress_log("wf-1").read_text()
+    assert await host_setup.answer("env | grep -ic proxy || true") == "0"
 
 
 @pytest.mark.parametrize(
@@ -205,31 +209,31 @@ async def test_names_of_hosts_give_an_agent_a_proxy_for_https_only(house: House)
         ("command", ModelSettings(vendor=Vendor.OPENAI), "set OPENAI_API_KEY"),
     ],
 )
-async def test_a_model_that_cannot_be_asked_is_told(
-    house: House, agent: AgentName, model: ModelSettings, words: str
+async def test_a_model_that_cannot_be_asked_is_reported(
+    host_setup: HostSetup, agent: AgentName, model: ModelSettings, words: str
 ) -> None:
     with pytest.raises(Misconfigured, match=words):
-        house.workplace(SoldierSettings(agent=agent, model=model))
+        host_setup.workplace(SoldierSettings(agent=agent, model=model))
 
 
-async def test_a_program_that_is_missing_is_told_with_the_setting_for_it(house: House) -> None:
+async def test_a_missing_program_is_reported_with_its_setting(host_setup: HostSetup) -> None:
     with pytest.raises(Misconfigured, match=r"name its folder in soldiers\.path of kingdom\.yaml"):
-        await house.answer("", command=("not-there",))
+        await host_setup.answer("", command=("not-there",))
 
 
 @pytest.mark.parametrize(
     ("agent", "library", "extra"), [("claude", "claude_agent_sdk", "claude"), ("codex", "acp", "acp")]
 )
-def test_a_library_that_is_missing_is_told_before_any_agent_starts(
-    house: House, monkeypatch: pytest.MonkeyPatch, agent: AgentName, library: str, extra: str
+def test_a_missing_library_is_reported_before_any_agent_starts(
+    host_setup: HostSetup, monkeypatch: pytest.MonkeyPatch, agent: AgentName, library: str, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(Misconfigured, match=rf"{agent} needs a library .*: pip install 'kingdom\[{extra}\]'"):
-        house.workplace(SoldierSettings(agent=agent, model=ModelSettings(key=KEY)))
+        host_setup.workplace(SoldierSettings(agent=agent, model=ModelSettings(key=KEY)))
 
 
 @pytest.mark.parametrize("word", ["mytool --config $HOME/x", "mytool --cost $1"])
-def test_a_dollar_in_the_command_that_stands_for_nothing_is_told_before_any_agent_starts(word: str) -> None:
+def test_an_unknown_placeholder_in_the_command_is_reported_before_any_agent_starts(word: str) -> None:
     with pytest.raises(
         Misconfigured, match=r"soldiers\.command: .* none of \$model, \$prompt, .*; write \$\$ for a dollar"
     ):
@@ -245,8 +249,8 @@ def test_without_bubblewrap_no_host_starts_unless_the_sandbox_is_off(
 ) -> None:
     a_program(tmp_path / "dnf", "")
     monkeypatch.setenv("PATH", str(tmp_path))
-    told = r"bwrap is not on PATH\. What to do: sudo dnf install bubblewrap\. Or write `sandbox: \"off\"` under"
-    with pytest.raises(Misconfigured, match=told):
+    reported = r"bwrap is not on PATH\. What to do: sudo dnf install bubblewrap\. Or write `sandbox: \"off\"` under"
+    with pytest.raises(Misconfigured, match=reported):
         build_agent_environment(SoldierSettings(agent=agent), lambda _: KEY, set())
     off = SoldierSettings(agent=agent, sandbox=SandboxProfile.OFF)
     assert build_agent_environment(off, lambda _: KEY, set()).profile is SandboxProfile.OFF
@@ -262,6 +266,6 @@ def test_a_bubblewrap_that_makes_no_namespaces_is_found_out_before_any_agent_sta
         build_agent_environment(SoldierSettings(sandbox=profile), lambda _: None, set())
 
 
-async def test_an_agent_that_has_nothing_to_reach_has_no_way_out(house: House) -> None:
+async def test_an_agent_without_allowed_hosts_has_no_network(host_setup: HostSetup) -> None:
     async with AsyncExitStack() as stack:
-        assert await house.workplace(SoldierSettings()).open_model_proxy("s1", None, stack) is None
+        assert await host_setup.workplace(SoldierSettings()).open_model_proxy("s1", None, stack) is None

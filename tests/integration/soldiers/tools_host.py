@@ -29,7 +29,7 @@ PAST_RESULTS = tuple(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class House:
+class ToolHost:
     """The address of the tools, and the petitions that were made."""
 
     tools: HostTools
@@ -39,7 +39,9 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(space: Path, socket: Path, *, verdict: PetitionVerdict | None = None) -> AsyncIterator[House]:
+async def open_tool_host(
+    space: Path, socket: Path, *, verdict: PetitionVerdict | None = None
+) -> AsyncIterator[ToolHost]:
     """Listen to the agent in a WorkSpace, in one turn."""
 
     async def decided(_: str) -> PetitionVerdict | None:
@@ -50,7 +52,7 @@ async def open_house(space: Path, socket: Path, *, verdict: PetitionVerdict | No
 
     tools = HostTools(space, decided, find_results=past_results)
 
-    async with ModelProxy(socket, (), on_tool_call=partial(answer_tool_call, tools), on_loopback=True) as gate:
-        house = House(tools=tools, url=f"{gate.url}/voice", socket=socket)
-        tools.begin("w1-t1#1", lambda kind, body: house.petitions.append((kind, body)))
-        yield house
+    async with ModelProxy(socket, (), on_tool_call=partial(answer_tool_call, tools), on_loopback=True) as proxy:
+        tool_host = ToolHost(tools=tools, url=f"{proxy.url}/voice", socket=socket)
+        tools.begin("w1-t1#1", lambda kind, body: tool_host.petitions.append((kind, body)))
+        yield tool_host

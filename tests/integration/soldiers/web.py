@@ -1,4 +1,4 @@
-"""TLS servers that return their name, with a certificate of their own."""
+"""TLS servers that return their name, with their own certificate."""
 
 import asyncio
 import ssl
@@ -37,7 +37,7 @@ class Web:
     """A server of TLS on several addresses of this machine, with one port; answers each line with its address."""
 
     port: int = field(default_factory=free_port)
-    heard: list[bytes] = field(default_factory=list)
+    received: list[bytes] = field(default_factory=list)
     connections: int = 0
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -45,7 +45,7 @@ class Web:
         address = writer.get_extra_info("sockname")[0]
         try:
             while line := await reader.readline():
-                self.heard.append(line)
+                self.received.append(line)
                 if line == b"\r\n":
                     body = f"hello from {address}\n".encode()
                     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)

@@ -1,4 +1,4 @@
-"""GitHub's stand-in as tests use it: people who do things there, a plain client, the official one, and a receiver."""
+"""The stand-in for GitHub as tests use it: actions of people, a plain client, the official one, and a receiver."""
 
 import asyncio
 import hashlib
@@ -64,7 +64,7 @@ class Site:
             return [call["call"] for call in await answer.json()]
 
     async def official(self, work: Callable[[Github], _T], **options: Any) -> _T:
-        """Run what the official client does, in a thread of its own."""
+        """Run a function of the official client in its own thread."""
 
         def run() -> _T:
             hurry = {"seconds_between_requests": None, "seconds_between_writes": None, "retry": None}
@@ -101,7 +101,7 @@ class Receiver:
         return web.Response(status=self.statuses.pop(0) if self.statuses else 200)
 
     async def has(self, count: int) -> list[str]:
-        """Wait for so many deliveries and return the names of all."""
+        """Wait for this many deliveries and return the names of all."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self.got) < count:
                 self._changed.clear()

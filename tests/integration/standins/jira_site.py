@@ -16,7 +16,7 @@ from tests.patience import PATIENCE_SECONDS
 
 
 class Site:
-    """A running stand-in, with people at work in it."""
+    """A running stand-in, with actions of people."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url = url

@@ -24,7 +24,7 @@ from tests.patience import PATIENCE_SECONDS
 
 BOT_TOKEN = "xoxb-standin"  # noqa: S105 - of a server that has no secrets
 APP_TOKEN = "xapp-standin"  # noqa: S105 - of a server that has no secrets
-# How often a client looks after its connection: on a busy machine, seldom enough to keep it.
+# How often a client checks its connection. On a busy machine a shorter interval would drop it.
 PING_SECONDS = 10.0
 
 
@@ -35,9 +35,9 @@ class Scene:
     url: str
     control: aiohttp.ClientSession
 
-    async def do(self, wish: str, **about: Any) -> Any:
-        """Let people or the operator do something."""
-        async with self.control.post(f"{self.url}/_control/{wish}", json=about) as answer:
+    async def do(self, action: str, **about: Any) -> Any:
+        """Perform an action of a person or of the operator."""
+        async with self.control.post(f"{self.url}/_control/{action}", json=about) as answer:
             done = await answer.json()
             assert answer.status == 200, done
             return done
@@ -54,7 +54,7 @@ class Scene:
         return [call for call in await self.look("calls") if call["call"] == name]
 
     def client(self, **options: Any) -> AsyncWebClient:
-        """Return the official client; a lost answer is not asked for again behind the back of a test."""
+        """Return the official client; it does not retry by itself."""
         return AsyncWebClient(**{"token": BOT_TOKEN, "base_url": f"{self.url}/api/", "retry_handlers": [], **options})
 
     async def connected(self, count: int = 1) -> None:
@@ -89,7 +89,7 @@ async def workspace(state: Path) -> AsyncIterator[Scene]:
 
 @asynccontextmanager
 async def program(state: Path, port: int = 0) -> AsyncIterator[tuple[Scene, asyncio.subprocess.Process]]:
-    """Run the stand-in as a program of its own, which a test may kill."""
+    """Run the stand-in as its own program, which a test may kill."""
     arguments = ("-m", "kingdom.standins.slack", "--state", str(state), "--port", str(port))
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
@@ -119,27 +119,27 @@ async def bolt(scene: Scene, app: AsyncApp) -> AsyncIterator[None]:
 
 @dataclass
 class Listener:
-    """A client that notes every envelope, and acknowledges it if told to."""
+    """A client that records every envelope, and acknowledges it on request."""
 
     acknowledges: bool = True
-    heard: list[SocketModeRequest] = field(default_factory=list)
+    received: list[SocketModeRequest] = field(default_factory=list)
 
-    async def hear(self, client: AsyncBaseSocketModeClient, request: SocketModeRequest) -> None:
-        self.heard.append(request)
+    async def receive(self, client: AsyncBaseSocketModeClient, request: SocketModeRequest) -> None:
+        self.received.append(request)
         if self.acknowledges:
             await client.send_socket_mode_response({"envelope_id": request.envelope_id})
 
-    async def hears(self, count: int) -> list[SocketModeRequest]:
+    async def wait_for(self, count: int) -> list[SocketModeRequest]:
         """Wait for as many envelopes and return them."""
 
-        async def has_heard() -> bool:
-            return len(self.heard) >= count
+        async def has_received() -> bool:
+            return len(self.received) >= count
 
-        await eventually(has_heard)
-        return self.heard
+        await eventually(has_received)
+        return self.received
 
     def texts(self) -> list[str]:
-        return [request.payload["event"]["text"] for request in self.heard]
+        return [request.payload["event"]["text"] for request in self.received]
 
 
 @asynccontextmanager
@@ -149,12 +149,12 @@ async def listening(
     """Connect the official Socket Mode client."""
 
     async def is_stale() -> bool:
-        # Client and server stand still together where the machine is busy.
+        # On a busy machine client and server are slow together, which is no failure.
         return False
 
     listener = Listener(acknowledges)
     client = SocketModeClient(APP_TOKEN, web_client=scene.client(), ping_interval=ping_seconds)
-    client.socket_mode_request_listeners.append(listener.hear)
+    client.socket_mode_request_listeners.append(listener.receive)
     client.is_ping_pong_failing = is_stale  # type: ignore[method-assign]
     try:
         await client.connect()  # type: ignore[no-untyped-call]

@@ -35,14 +35,14 @@ async def test_a_review_request_becomes_a_notification_for_the_official_client(s
     await site.pull_request(by="alice", reviewers=[US], at=at(0))
 
     def look(client: Github) -> list[Any]:
-        (told,) = client.get_user().get_notifications()
-        pull = told.get_pull_request()
-        repository, updated = told.repository.full_name, told.updated_at.isoformat()
+        (reported,) = client.get_user().get_notifications()
+        pull = reported.get_pull_request()
+        repository, updated = reported.repository.full_name, reported.updated_at.isoformat()
         reviewers = [each.login for each in pull.requested_reviewers]
         return [
-            told.reason,
-            told.subject.type,
-            told.unread,
+            reported.reason,
+            reported.subject.type,
+            reported.unread,
             repository,
             updated,
             pull.title,
@@ -55,7 +55,7 @@ async def test_a_review_request_becomes_a_notification_for_the_official_client(s
     assert seen == ["review_requested", "PullRequest", True, REPOSITORY, updated, "Add feature", "alice", [US]]
 
 
-async def test_a_thread_keeps_its_id_whatever_happens_to_its_pull_request(site: Site) -> None:
+async def test_a_thread_keeps_its_id_when_its_pull_request_changes(site: Site) -> None:
     await site.pull_request(reviewers=[US], at=at(0))
     before = (await threads(site))[0]
     doings: list[tuple[str, dict[str, Any]]] = [
@@ -79,7 +79,7 @@ async def test_a_thread_keeps_its_id_whatever_happens_to_its_pull_request(site: 
     assert latest[3] is None
 
 
-async def test_only_what_concerns_our_user_is_told(site: Site) -> None:
+async def test_only_activity_that_concerns_our_user_is_reported(site: Site) -> None:
     await site.pull_request("others", reviewers=["bob"])
     await site.happen("comment", number=1, body=f"mail@{US} and @{US}-two are somebody else")
     await site.happen("issue", title="Slow", assignees=["bob"])
@@ -90,7 +90,7 @@ async def test_only_what_concerns_our_user_is_told(site: Site) -> None:
     assert {thread["subject"]["type"] for thread in await threads(site)} == {"Issue", "PullRequest"}
 
 
-async def test_what_our_user_does_is_not_told_but_makes_them_take_part(site: Site) -> None:
+async def test_activity_of_our_user_is_no_notification_but_subscribes_them(site: Site) -> None:
     await site.happen("issue", title="Slow")
     await site.ask("POST", f"{ISSUES}/1/comments", json={"body": "Looking."})
     assert await threads(site) == []
@@ -253,7 +253,7 @@ async def test_the_official_client_marks_notifications_as_read(site: Site) -> No
         user = client.get_user()
         user.get_notifications()[0].mark_as_read()
         user.mark_notifications_as_read(datetime.fromisoformat(at(1)))
-        return [told.subject.title for told in user.get_notifications()]
+        return [reported.subject.title for reported in user.get_notifications()]
 
     assert await site.official(mark) == ["Issue 2"]
     assert await site.calls() == ["PATCH notification thread", "PUT notifications"]
@@ -282,20 +282,20 @@ async def test_an_unfinished_review_waits_for_its_verdict(site: Site) -> None:
         ("POST", f"{PULLS}/1/requested_reviewers", {"reviewers": ["octocat"]}, 422, "Review cannot be requested"),
     ],
 )
-async def test_what_cannot_be_done_is_refused_in_the_words_of_github(
+async def test_an_impossible_request_is_refused_with_the_message_of_github(
     site: Site, method: str, path: str, body: Any, status: int, message: str
 ) -> None:
     await site.pull_request()
     await site.happen("issue", title="Second")
     refused = await site.ask(method, path, json=body)
     assert refused.status == status
-    said = await refused.json()
-    assert said["message"].startswith(message)
-    assert said["status"] == str(status)
+    body = await refused.json()
+    assert body["message"].startswith(message)
+    assert body["status"] == str(status)
     assert await site.calls() == []
 
 
-async def test_nobody_approves_their_own_pull_request(site: Site) -> None:
+async def test_an_author_cannot_approve_their_own_pull_request(site: Site) -> None:
     await site.happen("repository")
     await site.ask("POST", PULLS, json={"title": "Mine", "head": "mine", "base": "main"})
     refused = await site.ask("POST", f"{PULLS}/1/reviews", json={"event": "APPROVE"})

@@ -1,4 +1,4 @@
-"""The webhooks of the stand-in for GitHub, its bad days, and its sudden death."""
+"""The webhooks of the stand-in for GitHub, its injected faults, and its crash."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ async def failed_deliveries(site: Site, hook: int) -> list[dict[str, Any]]:
             await asyncio.sleep(0.02)
 
 
-async def test_webhooks_are_signed_and_say_who_did_what_to_what(site: Site, receiver: Receiver) -> None:
+async def test_webhooks_are_signed_and_name_actor_action_and_target(site: Site, receiver: Receiver) -> None:
     await site.pull_request(by="alice", reviewers=[US])
     await site.happen("push", number=1, by="alice", sha="f" * 40)
     await site.happen("comment", number=1, by="bob", body="Nice.")
@@ -143,7 +143,7 @@ async def test_webhooks_can_be_repeated_reordered_and_lost(site: Site, receiver:
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
-async def test_what_is_refused_is_not_done(site: Site, status: int) -> None:
+async def test_a_refused_action_is_not_performed(site: Site, status: int) -> None:
     await site.happen("issue", title="Slow")
     await site.faults({"kind": "refuse", "method": "POST", "path": "*/comments", "status": status, "retry_after": 3})
     refused = await site.ask("POST", f"{ISSUES}/1/comments", json={"body": "Hm."})
@@ -153,7 +153,7 @@ async def test_what_is_refused_is_not_done(site: Site, status: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lose_answer", "truncate"])
-async def test_what_is_done_can_stay_unheard_of(site: Site, kind: str) -> None:
+async def test_a_response_can_be_lost_after_the_request_took_effect(site: Site, kind: str) -> None:
     await site.happen("issue", title="Slow")
     await site.faults({"kind": kind, "method": "POST", "path": "*/comments"})
     with pytest.raises(aiohttp.ClientError):
@@ -172,15 +172,15 @@ async def program(
     )
     assert process.stdout is not None
     try:
-        said = await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS)
-        yield Site(json.loads(said)["url"], session), process
+        line = await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS)
+        yield Site(json.loads(line)["url"], session), process
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGKILL)
         await process.wait()
 
 
-async def test_a_killed_program_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_a_killed_program_continues_where_it_stopped(tmp_path: Path) -> None:
     state = tmp_path / "github.json"
     async with aiohttp.ClientSession() as session, receiving() as receiver:
         async with program(state, session) as (site, process):

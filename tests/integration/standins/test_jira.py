@@ -97,7 +97,7 @@ async def test_the_official_client_learns_why_it_was_refused(site: Site) -> None
         assert missing.value.status_code == 404
 
 
-async def test_a_search_tells_no_more_than_it_is_asked(site: Site) -> None:
+async def test_a_search_returns_no_more_than_requested(site: Site) -> None:
     (key,) = await site.tickets(1)
     jql = f"key = {key}"
     _, bare = await site.search(jql)
@@ -138,7 +138,7 @@ async def test_tickets_of_the_same_moment_are_each_on_one_page(site: Site) -> No
     assert sorted(found) == [f"QP-{number}" for number in range(1, 8)]
 
 
-async def test_a_search_that_lags_behind_does_not_know_of_changes(site: Site) -> None:
+async def test_a_delayed_search_does_not_show_changes(site: Site) -> None:
     first, second = await site.tickets(2)
     await site.people("search", lags=True)
     changed = await site.people(f"tickets/{first}", status="Done")
@@ -208,7 +208,7 @@ async def test_a_page_token_of_another_order_is_refused(site: Site) -> None:
     assert status == 400
 
 
-async def test_only_its_account_is_let_in(site: Site) -> None:
+async def test_only_its_account_may_connect(site: Site) -> None:
     for wrong in ("", "Basic nonsense!", aiohttp.encode_basic_auth(EMAIL, "wrong"), "Bearer wrong"):
         status, answer = await site.ask("GET", "3/myself", headers={"Authorization": wrong})
         assert (status, answer["message"]) == (401, "Client must be authenticated to access this resource.")
@@ -217,7 +217,7 @@ async def test_only_its_account_is_let_in(site: Site) -> None:
     assert server["deploymentType"] == "Cloud"
 
 
-async def test_what_people_do_is_seen_in_the_ticket(site: Site) -> None:
+async def test_actions_of_people_are_visible_in_the_ticket(site: Site) -> None:
     (key,) = await site.tickets(1)
     await site.people(f"tickets/{key}", status="Done", labels=["late"], assignee=None, at="2026-02-07T11:00:00.25Z")
     _, changed = await site.ask("GET", f"3/issue/{key}?expand=changelog")
@@ -269,20 +269,20 @@ async def test_a_bad_write_is_refused_and_changes_nothing(site: Site, path: str,
     assert await site.calls() == []
 
 
-async def test_nobody_is_assigned_whom_jira_does_not_know(site: Site) -> None:
+async def test_a_user_unknown_to_jira_is_not_assigned(site: Site) -> None:
     await site.tickets(1)
     status, answer = await site.ask("PUT", "3/issue/QP-1/assignee", json={"accountId": "712020:nobody"})
     assert (status, answer["errors"]) == (400, {"assignee": "User '712020:nobody' does not exist."})
 
 
-async def test_what_is_not_there_is_not_found(site: Site) -> None:
+async def test_a_missing_item_is_not_found(site: Site) -> None:
     missing = "Issue does not exist or you do not have permission to see it."
     for path in ("3/issue/QP-404", "3/issue/QP-404/comment", "3/issue/QP-404/transitions"):
         assert await site.ask("GET", path) == (404, {"errorMessages": [missing], "errors": {}})
     assert (await site.ask("GET", "3/nothing"))[0] == 404
 
 
-async def test_too_many_requests_are_told_when_to_come_back(site: Site) -> None:
+async def test_too_many_requests_get_a_time_to_retry(site: Site) -> None:
     await site.faults(kind="refuse", status=429, retry_after=7, path="/rest/api/*/search/jql")
     async with site.session.get(f"{site.url}/rest/api/3/search/jql", params={"jql": "updated >= -1d"}) as answer:
         assert (answer.status, answer.headers["Retry-After"]) == (429, "7")
@@ -292,7 +292,7 @@ async def test_too_many_requests_are_told_when_to_come_back(site: Site) -> None:
 @pytest.mark.parametrize(
     ("kind", "trouble"), [("lose_answer", aiohttp.ClientConnectionError), ("truncate", aiohttp.ClientPayloadError)]
 )
-async def test_a_comment_whose_answer_is_lost_is_there_once(
+async def test_a_comment_with_a_lost_response_exists_once(
     site: Site, running: RunningServer, kind: str, trouble: type[Exception]
 ) -> None:
     (key,) = await site.tickets(1)
@@ -303,7 +303,7 @@ async def test_a_comment_whose_answer_is_lost_is_there_once(
     assert page["total"] == running.application[STATE_FILE].count("POST comment", key=key) == 1
 
 
-async def test_a_killed_program_goes_on_with_all_that_it_answered(tmp_path: Path) -> None:
+async def test_a_killed_program_continues_with_all_that_it_answered(tmp_path: Path) -> None:
     state = tmp_path / "jira.json"
     answered = 0
     async with session() as requests:

@@ -45,15 +45,15 @@ async def test_a_reply_in_a_thread_is_found_again_by_its_metadata(scene: Scene) 
     assert second["metadata"] == {"event_type": "ask", "event_payload": {"ask_id": "ask-1"}}
     assert (second["thread_ts"], reply["ts"] > parent["ts"]) == (parent["ts"], True)
     assert "metadata" not in without["messages"][1]
-    told = (await scene.calls("chat.postMessage"))[1]
-    assert (told["text"], told["thread_ts"], told["metadata"]) == (
+    reported = (await scene.calls("chat.postMessage"))[1]
+    assert (reported["text"], reported["thread_ts"], reported["metadata"]) == (
         "Still waiting",
         parent["ts"],
         second["metadata"],
     )
 
 
-async def test_a_message_to_a_person_goes_to_their_direct_channel_and_tells_its_id(scene: Scene) -> None:
+async def test_a_message_to_a_person_goes_to_their_direct_channel_and_shows_its_id(scene: Scene) -> None:
     dana = await scene.person("dana")
     client = scene.client()
 
@@ -127,7 +127,7 @@ async def test_a_changed_message_keeps_its_place_and_loses_blocks_that_are_not_g
     assert await refusal(missing) == "message_not_found"
 
 
-async def test_what_one_person_sees_is_in_no_history(scene: Scene) -> None:
+async def test_an_ephemeral_message_is_in_no_history(scene: Scene) -> None:
     dana = await scene.person("dana", in_channel="dev")
     client = scene.client()
     channel = (await client.conversations_list())["channels"][0]["id"]
@@ -258,7 +258,7 @@ async def test_a_lost_answer_was_carried_out_once_all_the_same(scene: Scene) -> 
     assert [message["metadata"]["event_type"] for message in found["messages"]] == ["e"]
 
 
-async def test_a_killed_workspace_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_a_killed_workspace_continues_where_it_stopped(tmp_path: Path) -> None:
     state = tmp_path / "slack.json"
     async with program(state) as (scene, process):
         await scene.do("channels", name="dev")

@@ -22,7 +22,7 @@ from tests.patience import PATIENCE_SECONDS
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     async with workspace(tmp_path / "slack.json") as scene:
         await scene.do("channels", name="dev")
-        # A slow machine shall not have anything sent twice unless a test wants it.
+        # On a slow machine nothing is sent twice unless a test wants it.
         await scene.do("settings", ack_seconds=PATIENCE_SECONDS)
         yield scene
 
@@ -48,7 +48,7 @@ async def texts(scene: Scene, channel: str, ts: str) -> list[str]:
     return [message["text"] for message in thread["messages"]]
 
 
-async def test_a_reply_in_a_thread_is_heard_and_answered_there(scene: Scene, dana: str) -> None:
+async def test_a_reply_in_a_thread_is_received_and_answered_there(scene: Scene, dana: str) -> None:
     app = AsyncApp(client=scene.client())
 
     @app.event("message")
@@ -69,28 +69,28 @@ async def test_a_reply_in_a_thread_is_heard_and_answered_there(scene: Scene, dan
 
 async def test_a_mention_and_a_direct_message_reach_the_app(scene: Scene, dana: str) -> None:
     app = AsyncApp(client=scene.client())
-    heard: list[dict[str, Any]] = []
+    received: list[dict[str, Any]] = []
 
     @app.event("app_mention")
     @app.event("message")
     async def note(body: dict[str, Any]) -> None:
-        heard.append(body)
+        received.append(body)
 
     async with bolt(scene, app):
         mention = await scene.do("messages", channel="dev", user=dana, text="fix it", mention=True)
         direct = await scene.do("messages", user=dana, text="psst")
 
         async def is_heard() -> bool:
-            return len(heard) >= 3
+            return len(received) >= 3
 
         await eventually(is_heard)
 
-    by_kind = {(body["event"]["type"], body["event"].get("channel_type")): body for body in heard}
+    by_kind = {(body["event"]["type"], body["event"].get("channel_type")): body for body in received}
     assert by_kind.keys() == {("message", "channel"), ("app_mention", None), ("message", "im")}
     assert by_kind["app_mention", None]["event"]["ts"] == mention["ts"]
     assert by_kind["message", "im"]["event"]["channel"] == direct["channel"]
-    assert len({body["event_id"] for body in heard}) == 3
-    assert {body["authorizations"][0]["is_bot"] for body in heard} == {True}
+    assert len({body["event_id"] for body in received}) == 3
+    assert {body["authorizations"][0]["is_bot"] for body in received} == {True}
 
 
 async def test_a_click_is_acknowledged_and_the_question_replaced(scene: Scene, dana: str) -> None:
@@ -123,7 +123,7 @@ async def test_a_click_is_acknowledged_and_the_question_replaced(scene: Scene, d
     assert len(await scene.calls("response_url")) == 1
 
 
-async def test_a_click_can_be_answered_in_every_way_five_times(scene: Scene, dana: str) -> None:
+async def test_a_click_can_be_answered_in_each_format_five_times(scene: Scene, dana: str) -> None:
     asked = await ask(scene)
     async with listening(scene):
         seen = await scene.do("clicks", channel="dev", ts=asked["ts"], user=dana, action_id="approve")
@@ -144,7 +144,7 @@ async def test_a_click_can_be_answered_in_every_way_five_times(scene: Scene, dan
     assert len(await scene.calls("response_url")) == 5
 
 
-async def test_a_click_nobody_takes_notice_of_is_seen_as_failed_and_not_repeated(scene: Scene, dana: str) -> None:
+async def test_a_click_without_an_acknowledgement_counts_as_failed_and_is_not_repeated(scene: Scene, dana: str) -> None:
     asked = await ask(scene)
     await scene.do("settings", ack_seconds=0.2)
     click = {"channel": "dev", "ts": asked["ts"], "user": dana, "action_id": "reject"}
@@ -154,19 +154,19 @@ async def test_a_click_nobody_takes_notice_of_is_seen_as_failed_and_not_repeated
         await scene.do("settings", ack_seconds=PATIENCE_SECONDS)
         assert (await scene.do("clicks", **click))["acknowledged"] is True
 
-    assert [request.type for request in listener.heard].count("interactive") == 1
+    assert [request.type for request in listener.received].count("interactive") == 1
 
 
-async def test_an_event_nobody_acknowledges_is_sent_again(scene: Scene, dana: str) -> None:
+async def test_an_unacknowledged_event_is_sent_again(scene: Scene, dana: str) -> None:
     await scene.do("settings", ack_seconds=0.2, retries=1000)
     async with listening(scene, acknowledges=False) as deaf:
         await scene.do("messages", channel="dev", user=dana, text="Anybody?")
-        first, second, *_ = await deaf.hears(2)
+        first, second, *_ = await deaf.wait_for(2)
     async with listening(scene) as listener:
-        await listener.hears(1)
+        await listener.wait_for(1)
         await scene.nothing_is_pending()
 
-    assert first.payload["event_id"] == second.payload["event_id"] == listener.heard[0].payload["event_id"]
+    assert first.payload["event_id"] == second.payload["event_id"] == listener.received[0].payload["event_id"]
     assert first.envelope_id != second.envelope_id
     assert (first.retry_attempt, second.retry_attempt, second.retry_reason) == (0, 1, "timeout")
 
@@ -175,7 +175,7 @@ async def test_an_event_whose_connection_is_lost_goes_to_the_next_at_once(scene:
     await scene.do("settings", ack_seconds=3600)
     async with listening(scene, acknowledges=False) as deaf:
         await scene.do("messages", channel="dev", user=dana, text="Anybody?")
-        await deaf.hears(1)
+        await deaf.wait_for(1)
     async with listening(scene) as listener:
         await scene.nothing_is_pending()
 
@@ -187,7 +187,7 @@ async def test_slack_gives_up_on_an_app_that_stays_silent(scene: Scene, dana: st
     async with listening(scene, acknowledges=False) as deaf:
         await scene.do("messages", channel="dev", user=dana, text="Anybody?")
         await scene.nothing_is_pending()
-        await deaf.hears(3)
+        await deaf.wait_for(3)
 
     assert deaf.texts() == ["Anybody?"] * 3
     dropped = (await scene.look("state"))["dropped"]
@@ -202,14 +202,14 @@ async def test_a_click_whose_connection_is_lost_is_not_repeated(scene: Scene, da
         await scene.do("settings", ack_seconds=3600)
         click = scene.do("clicks", channel="dev", ts=asked["ts"], user=dana, action_id="reject")
         clicking = asyncio.create_task(click)
-        await deaf.hears(1)
+        await deaf.wait_for(1)
         await scene.do("disconnects")
         await scene.do("messages", channel="dev", user=dana, text="Did it work?")
-        await deaf.hears(2)
+        await deaf.wait_for(2)
         assert not clicking.done()
         clicking.cancel()
 
-    assert [request.type for request in deaf.heard].count("interactive") == 1
+    assert [request.type for request in deaf.received].count("interactive") == 1
 
 
 async def test_of_two_connections_one_gets_an_envelope(scene: Scene, dana: str) -> None:
@@ -219,10 +219,10 @@ async def test_of_two_connections_one_gets_an_envelope(scene: Scene, dana: str) 
         await scene.nothing_is_pending()
 
     assert sorted(one.texts() + other.texts()) == ["0", "1", "2", "3"]
-    assert len(one.heard) == len(other.heard) == 2
+    assert len(one.received) == len(other.received) == 2
 
 
-async def test_what_happens_while_nobody_listens_is_heard_later_in_order(scene: Scene, dana: str) -> None:
+async def test_messages_sent_while_the_envoy_is_away_are_received_later_in_order(scene: Scene, dana: str) -> None:
     for text in ("one", "two"):
         await scene.do("messages", channel="dev", user=dana, text=text)
 
@@ -232,7 +232,7 @@ async def test_what_happens_while_nobody_listens_is_heard_later_in_order(scene: 
     assert listener.texts() == ["one", "two"]
 
 
-async def test_a_client_that_is_told_to_reconnect_hears_the_rest(scene: Scene, dana: str) -> None:
+async def test_a_client_that_must_reconnect_receives_the_rest(scene: Scene, dana: str) -> None:
     async with listening(scene, ping_seconds=0.2) as listener:
         for reason in ("refresh_requested", "warning", None):
             await scene.connected()
@@ -247,22 +247,22 @@ async def test_events_can_come_twice_and_in_the_wrong_order(scene: Scene, dana: 
     async with listening(scene) as listener:
         await scene.trouble(kind="repeat", method="PUSH", path="message")
         await scene.do("messages", channel="dev", user=dana, text="twice")
-        await listener.hears(2)
+        await listener.wait_for(2)
         await scene.trouble(kind="reorder", method="PUSH", path="message")
         await scene.do("messages", channel="dev", user=dana, text="late")
         await scene.do("messages", channel="dev", user=dana, text="early")
-        await listener.hears(4)
+        await listener.wait_for(4)
 
     assert listener.texts() == ["twice", "twice", "early", "late"]
-    assert len({request.payload["event_id"] for request in listener.heard}) == 3
-    assert len({request.envelope_id for request in listener.heard}) == 4
+    assert len({request.payload["event_id"] for request in listener.received}) == 3
+    assert len({request.envelope_id for request in listener.received}) == 4
 
 
-async def test_the_app_hears_of_its_own_messages_and_changes(scene: Scene, dana: str) -> None:
+async def test_the_app_receives_its_own_messages_and_changes(scene: Scene, dana: str) -> None:
     async with listening(scene) as listener:
         sent = await scene.client().chat_postMessage(channel="dev", text="Open")
         await scene.client().chat_update(channel=sent["channel"], ts=sent["ts"], text="Closed")
-        own, changed = [request.payload["event"] for request in await listener.hears(2)]
+        own, changed = [request.payload["event"] for request in await listener.wait_for(2)]
 
     assert own["bot_id"] == (await scene.look("state"))["app"]["bot_id"]
     assert (changed["subtype"], changed["message"]["text"]) == ("message_changed", "Closed")
@@ -280,15 +280,15 @@ async def test_a_killed_workspace_still_delivers_what_was_pending(tmp_path: Path
         dana = await scene.person("dana", in_channel="dev")
         await scene.do("messages", channel="dev", user=dana, text="before")
         async with listening(scene, acknowledges=False) as deaf:
-            await deaf.hears(1)
+            await deaf.wait_for(1)
             process.kill()
             await process.wait()
     async with program(state) as (scene, _), listening(scene) as listener:
         await scene.nothing_is_pending()
 
     assert listener.texts() == ["before"]
-    assert listener.heard[0].payload["event_id"] == deaf.heard[0].payload["event_id"]
-    assert listener.heard[0].retry_attempt
+    assert listener.received[0].payload["event_id"] == deaf.received[0].payload["event_id"]
+    assert listener.received[0].retry_attempt
 
 
 async def test_a_client_finds_a_killed_workspace_again(tmp_path: Path) -> None:
@@ -300,12 +300,12 @@ async def test_a_client_finds_a_killed_workspace_again(tmp_path: Path) -> None:
             await process.wait()
             async with program(state, port=urlsplit(scene.url).port or 0) as (again, _):
                 await again.do("messages", user=dana, text="Back?")
-                await listener.hears(1)
+                await listener.wait_for(1)
 
     assert listener.texts()[0] == "Back?"
 
 
-async def test_a_click_can_be_told_twice(scene: Scene, dana: str) -> None:
+async def test_a_click_can_be_delivered_twice(scene: Scene, dana: str) -> None:
     asked = await ask(scene)
     await scene.trouble(kind="repeat", method="PUSH", path="block_actions")
 
@@ -314,6 +314,6 @@ async def test_a_click_can_be_told_twice(scene: Scene, dana: str) -> None:
         assert (await asyncio.wait_for(click, PATIENCE_SECONDS))["acknowledged"] is True
         await scene.nothing_is_pending()
 
-    clicks = [request.payload for request in listener.heard if request.type == "interactive"]
+    clicks = [request.payload for request in listener.received if request.type == "interactive"]
     assert len(clicks) == 2
     assert clicks[0]["actions"] == clicks[1]["actions"]

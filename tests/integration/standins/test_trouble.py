@@ -98,7 +98,7 @@ async def test_a_delayed_answer_comes_later(
     assert done(running) == 1
 
 
-async def test_a_delayed_answer_holds_up_nobody_else(running: RunningServer, client: aiohttp.ClientSession) -> None:
+async def test_a_delayed_answer_delays_no_other(running: RunningServer, client: aiohttp.ClientSession) -> None:
     running.application[FAULTS].add([ServerFault(kind="delay", path="/things", seconds=3600)])
     waiting = asyncio.create_task(add(client))
 
@@ -113,21 +113,21 @@ async def test_a_delayed_answer_holds_up_nobody_else(running: RunningServer, cli
         await waiting
 
 
-async def test_trouble_comes_as_often_and_where_it_was_ordered(
+async def test_faults_occur_as_often_and_where_they_were_ordered(
     running: RunningServer, client: aiohttp.ClientSession
 ) -> None:
     running.application[FAULTS].add([ServerFault(kind="refuse", method="POST", path="/thing*", times=2)])
     assert [await add(client, path) for path in ("/others", "/things", "/things", "/things")] == [200, 500, 500, 200]
 
 
-def test_trouble_comes_in_order_and_only_to_what_it_fits() -> None:
+def test_faults_occur_in_order_and_only_for_matching_requests() -> None:
     faults = FaultQueue()
     faults.add([ServerFault(kind="reorder", path="message"), ServerFault(kind="repeat", times=2)])
     met = [faults.take("PUSH", path) for path in ("reaction", "message", "message", "message")]
     assert [fault.kind if fault else None for fault in met] == ["repeat", "reorder", "repeat", None]
 
 
-async def test_trouble_can_be_ordered_and_looked_into_from_outside(
+async def test_faults_can_be_ordered_and_inspected_from_outside(
     running: RunningServer, client: aiohttp.ClientSession
 ) -> None:
     faults = [{"kind": "refuse", "status": 429, "path": "*", "times": 1}]
@@ -162,7 +162,7 @@ def test_a_change_that_raises_is_forgotten(tmp_path: Path) -> None:
     assert (tmp_path / "state.json").read_bytes() == before
 
 
-def test_a_state_file_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_state_file_continues_where_it_stopped(tmp_path: Path) -> None:
     with StateFile(tmp_path / "state.json", {"things": []}).change("add", key="one") as state:
         state["things"].append("one")
     again = StateFile(tmp_path / "state.json", {"things": []})
@@ -184,7 +184,7 @@ async def changing(path: Path, where: str) -> AsyncIterator[asyncio.subprocess.P
         await process.wait()
 
 
-async def heard(process: asyncio.subprocess.Process) -> Any:
+async def read_json_line(process: asyncio.subprocess.Process) -> Any:
     assert process.stdout is not None
     return json.loads(await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS))
 
@@ -194,22 +194,22 @@ async def test_a_state_file_killed_inside_a_change_does_not_know_of_it(tmp_path:
     with StateFile(path, {"entries": []}).change("add") as state:
         state["entries"].append("before")
     async with changing(path, "inside") as process:
-        assert await heard(process) == 2
+        assert await read_json_line(process) == 2
     assert StateFile(path, {}).state == {"entries": ["before"]}
 
 
 async def test_a_state_file_killed_while_it_writes_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
-    told = 0
+    reported = 0
     for _ in range(3):
         async with changing(path, "on and on") as process:
             for _ in range(20):
-                told = await heard(process)
+                reported = await read_json_line(process)
             process.kill()
             assert process.stdout is not None
-            # What it said until it died; a last line may be cut.
+            # Its output until it died. The last line may be incomplete.
             rest = await asyncio.wait_for(process.stdout.read(), PATIENCE_SECONDS)
-            told = max([told, *map(int, rest.decode().split("\n")[:-1])])
+            reported = max([reported, *map(int, rest.decode().split("\n")[:-1])])
         state_file = StateFile(path, {})
         assert len(state_file.state["entries"]) == state_file.count("add")
-        assert state_file.count("add") - told in (0, 1)
+        assert state_file.count("add") - reported in (0, 1)

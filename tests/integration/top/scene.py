@@ -113,15 +113,15 @@ class PatientTop(Top):
 async def looking(
     backend: BackendUnderTest, folder: Path, *, size: tuple[int, int] = (110, 30)
 ) -> AsyncIterator[Looking]:
-    """Open the screen on a bus of its own, as a process of its own would."""
+    """Open the screen on its own bus, as its own process would."""
     settings = Settings(database_url=backend.place, file=folder / "kingdom.yaml", actor=ANNA)
     realm = Realm()
 
-    async def lookout() -> StatusSources:
+    async def read_sources() -> StatusSources:
         return status_sources_of(settings, realm)
 
     application = declare_application(realm)
     async with backend.open(application.topology, application.kinds) as bus:
-        app = PatientTop(StoreClient(bus, ANNA, lookout), run_views_of(bus, realm.soldiers), every=_EVERY_SECONDS)
+        app = PatientTop(StoreClient(bus, ANNA, read_sources), run_views_of(bus, realm.soldiers), every=_EVERY_SECONDS)
         async with app.run_test(size=size, notifications=True) as pilot:
             yield Looking(app, pilot, bus)

@@ -89,7 +89,7 @@ async def test_the_cursor_stays_on_its_run_while_others_come_and_go(files: Backe
             await anna.sees(chosen, "there is no checkout")
 
 
-async def test_what_ended_before_is_not_shown_what_failed_lately_is_and_unreadable_runs_do_no_harm(
+async def test_recent_failures_are_shown_and_earlier_ends_and_unreadable_runs_are_not(
     files: BackendUnderTest, tmp_path: Path
 ) -> None:
     old = a_run(1, WorkflowStatus.FAILED)
@@ -182,7 +182,7 @@ async def test_dead_letters_and_paused_queues_are_shown_with_what_to_do(
 
 
 @pytest.mark.both_stores
-async def test_a_store_that_is_away_is_said_to_be_and_comes_back_by_itself(
+async def test_an_unavailable_store_is_reported_and_recovers_by_itself(
     backend: BackendUnderTest, tmp_path: Path
 ) -> None:
     async with backend.open(REALM.topology, REALM.kinds) as bus:

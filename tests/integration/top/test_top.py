@@ -38,7 +38,7 @@ async def test_a_run_is_watched_from_its_event_to_its_end_and_answered_in_place(
             work("do", {"ask": "Both of them?", "choices": ["yes", "no"]}, SUCCESS),
         )
         await anna.sees("Nothing runs.")
-        await court.happens()
+        await court.send_event()
         run_id = await _live_run(anna)
         await anna.sees("RUNNING", "0/2", "today $")
         await _sees_what_it_does(anna, court, run_id)
@@ -143,7 +143,7 @@ async def _cancels(anna: Looking, scene: HostScene, run: Workflow) -> None:
     await anna.leaves("y")
 
 
-async def test_help_shows_every_key_that_is_bound_where_one_is(files: BackendUnderTest, tmp_path: Path) -> None:
+async def test_help_shows_every_key_of_the_screen(files: BackendUnderTest, tmp_path: Path) -> None:
     async with looking(files, tmp_path) as anna:
         await anna.sees("Nothing runs.")
         for opened_by, screen in (((), Dashboard), (("4", "enter"), DocumentScreen)):
@@ -168,7 +168,7 @@ def _is_on(anna: Looking, screen: type[Screen[None]]) -> bool:
 async def test_text_of_strangers_is_shown_and_has_no_effect(files: BackendUnderTest, tmp_path: Path) -> None:
     async with opened(files, tmp_path) as court, looking(files, tmp_path) as anna:
         court.has(work("look", {"say": HOSTILE}, {"ask": HOSTILE, "choices": [HOSTILE]}, SUCCESS))
-        await court.happens()
+        await court.send_event()
         seen = "[bold red]x[/] [@click=app.quit]y[/]"
         await anna.sees(f"asks: {seen}")
         for pane, key in (("1", "l"), ("1", "enter"), ("3", "enter"), ("3", "a"), ("3", "y")):

@@ -112,7 +112,7 @@ async def test_a_stream_ends_when_its_token_expires(site: Site) -> None:
     assert (await site.bearing(token).get(PATH)).status == 401
 
 
-async def test_a_server_that_stops_tells_its_clients_to_come_back(backend: BackendUnderTest, tmp_path: Path) -> None:
+async def test_a_server_that_stops_asks_its_clients_to_reconnect(backend: BackendUnderTest, tmp_path: Path) -> None:
     async with serving(backend, tmp_path) as site:
         token = await site.token(CI, Right.LOOK)
         # The client outlives the server.

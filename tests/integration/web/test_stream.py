@@ -124,7 +124,7 @@ async def test_a_client_that_is_too_slow_is_dropped_and_resumes(bus: Bus) -> Non
         assert [message.id for message in resumed] == [str(logged.cursor) for logged in whole]
 
 
-async def test_a_server_that_stops_tells_its_clients_to_come_back(bus: Bus) -> None:
+async def test_a_server_that_stops_asks_its_clients_to_reconnect(bus: Bus) -> None:
     stream = stream_of(bus)
     async with serving(stream) as url, connected(url) as response:
         await block(response)

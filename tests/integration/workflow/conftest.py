@@ -12,7 +12,7 @@ from tests.integration.workflow.scene import Scene, opened
 
 @pytest.fixture
 async def scene(backend: BackendUnderTest) -> AsyncIterator[Scene]:
-    """An engine at work, two known repositories, no host."""
+    """An engine running, two known repositories, no host."""
     async with opened(backend) as scene:
         await scene.make_known("git-app", "git-lib")
         yield scene

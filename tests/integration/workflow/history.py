@@ -1,4 +1,4 @@
-"""A few runs through the bus, written down moment by moment: what happened, what was said and sent, what is now."""
+"""A few runs through the bus, recorded moment by moment: the events, the commands, and the state."""
 
 from collections.abc import Awaitable, Iterator
 from contextlib import AsyncExitStack
@@ -29,7 +29,7 @@ from kingdom.workflow.templates import (
     update_template,
 )
 from tests.contract.backends import BackendUnderTest
-from tests.integration.workflow.scene import ANNA, Scene, opened, spoken
+from tests.integration.workflow.scene import ANNA, Scene, answer_envelope, opened
 from tests.unit.workflow.model.host import agent_of, fail, succeed
 from tests.unit.workflow.model.scene import APP, DOCS, LIB, task, template, work
 
@@ -98,7 +98,7 @@ class History:
 
 
 class RecordingScene(Scene):
-    """Writes down a moment for everything that is done to a run or said of it."""
+    """Records a moment for each operation on a run and each answer about it."""
 
     def __init__(self, bus: Bus, operations: Operations, stack: AsyncExitStack) -> None:
         super().__init__(bus, operations, stack)
@@ -116,21 +116,21 @@ class RecordingScene(Scene):
         return run
 
     async def act(self, cause: str, run: str, doing: Awaitable[Workflow]) -> None:
-        """Let a person do something to a run."""
+        """Perform an operation of a person on a run."""
         before, cursor = await self.show(run), await self.operations.log_end()
         await doing
         await self.settle()
         await self._write(cause, run, before, await self.log(cursor))
 
-    async def say(self, workflow_id: str, *said: answers.HostAnswer) -> None:
-        for answer in said:
+    async def publish_answers(self, workflow_id: str, *host_answers: answers.HostAnswer) -> None:
+        for answer in host_answers:
             before, cursor = await self.show(workflow_id), await self.operations.log_end()
-            await self.bus.publish(spoken(answer, workflow_id))
+            await self.bus.publish(answer_envelope(answer, workflow_id))
             await self.settle()
             await self._write(type(answer).__name__, workflow_id, before, await self.log(cursor))
 
     async def note(self, cause: str, doing: Awaitable[Any]) -> None:
-        """Let a person do something to what runs are made from."""
+        """Perform an operation of a person on a template, a repository or an MCP server."""
         cursor = await self.operations.log_end()
         await doing
         await self.settle()
@@ -143,7 +143,7 @@ class RecordingScene(Scene):
         await self.act("modify", run, lifecycle.modify(self.bus, run, Modification(**changes), actor=ANNA))
 
     async def pause(self, run: str) -> None:
-        """Pause a run at its query, which nobody answers."""
+        """Pause a run at its query, which gets no answer."""
         self.pick(run, commands.SendQuery)
         await self.act("pause", run, lifecycle.pause(self.bus, run, actor=ANNA))
         await self.succeed(run, commands.StopAgent)
@@ -204,7 +204,7 @@ async def _tell_of_runs_that_end(scene: RecordingScene) -> None:
     await scene.modify(run, git_refs=(APP,))
     scene.pick(run, commands.SendQuery)
     agent = agent_of(sent.work_id)
-    await scene.say(run, fail(agent, "the agent crashed"))
+    await scene.publish_answers(run, fail(agent, "the agent crashed"))
     await scene.finish(run)
 
 
@@ -218,7 +218,7 @@ async def _tell_of_failures(scene: RecordingScene) -> None:
     run = await scene.begin("tree failed", two_works())
     await scene.start(run)
     command = scene.pick(run, commands.PrepareResources)
-    await scene.say(run, succeed(command)[0], fail(command))
+    await scene.publish_answers(run, succeed(command)[0], fail(command))
 
 
 async def _tell_of_resumes(scene: RecordingScene) -> None:

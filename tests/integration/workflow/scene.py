@@ -1,4 +1,4 @@
-"""An engine at work on a real bus, and hosts made of nothing: the test decides what they answer, and when."""
+"""A running engine on a real bus, and fake hosts: the test decides what they answer, and when."""
 
 import asyncio
 import itertools
@@ -38,7 +38,7 @@ _LOG_PAGE = 1000
 
 
 class FakeHost:
-    """A soldier host: its commands pile up in `open`, or are answered at once by one that `obeys`."""
+    """A soldier host: its commands are collected in `open`, or answered at once if it `obeys`."""
 
     def __init__(self, name: str, *, obeys: bool) -> None:
         self.name = name
@@ -57,8 +57,8 @@ class FakeHost:
     async def _take(self, received: Event[commands.HostCommand], transaction: Transaction) -> None:
         command = received.payload
         if self._obeys:
-            await transaction.publish(*(spoken(answer, command.workflow_id) for answer in succeed(command)))
-        # Before the commit, so that nobody who sees the stream empty misses it; a rerun brings it a second time.
+            await transaction.publish(*(answer_envelope(answer, command.workflow_id) for answer in succeed(command)))
+        # Before the commit, so that it is recorded when the stream is empty. A rerun adds it a second time.
         if received.envelope.event_id not in self._seen:
             self._seen.add(received.envelope.event_id)
             self.taken.append(command)
@@ -66,7 +66,7 @@ class FakeHost:
 
 
 class Scene:
-    """A store with an engine that works on it; what people and hosts do goes through the bus."""
+    """A store with a running engine. People and hosts act through the bus."""
 
     def __init__(self, bus: Bus, operations: Operations, stack: AsyncExitStack) -> None:
         self.bus = bus
@@ -110,7 +110,7 @@ class Scene:
         return (await lifecycle.create(self.bus, fresh.id, actor=ANNA)).id
 
     async def settle(self) -> None:
-        """Wait until every event has been handled; a handler's settlement and what it publishes are one."""
+        """Wait until every event is handled. A handler settles and publishes in one transaction."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while open_streams := [
             stats for stats in await self.operations.stats() if stats.pending or stats.processing or stats.dead
@@ -119,22 +119,22 @@ class Scene:
             assert time.monotonic() < deadline, open_streams
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def say(self, workflow_id: str, *said: answers.HostAnswer) -> None:
-        """Let a host say something, and wait for all that follows."""
-        for answer in said:
-            await self.bus.publish(spoken(answer, workflow_id))
+    async def publish_answers(self, workflow_id: str, *host_answers: answers.HostAnswer) -> None:
+        """Publish answers of a host, and wait for all reactions."""
+        for answer in host_answers:
+            await self.bus.publish(answer_envelope(answer, workflow_id))
         await self.settle()
 
     async def succeed(self, workflow_id: str, kind: type[commands.HostCommand]) -> None:
-        """Answer the one open command of a kind as a host does that could do it."""
-        await self.say(workflow_id, *succeed(self.pick(workflow_id, kind)))
+        """Answer the one open command of a kind with success."""
+        await self.publish_answers(workflow_id, *succeed(self.pick(workflow_id, kind)))
 
     async def fail(self, workflow_id: str, kind: type[commands.HostCommand]) -> None:
-        """Answer the one open command of a kind as a host does that could not do it."""
-        await self.say(workflow_id, fail(self.pick(workflow_id, kind)))
+        """Answer the one open command of a kind with a failure."""
+        await self.publish_answers(workflow_id, fail(self.pick(workflow_id, kind)))
 
     async def until(self, workflow_id: str, kind: type[commands.HostCommand], work: int | None = None) -> Any:
-        """Succeed with everything of a run until such a command is open, of a certain Work if one is given."""
+        """Answer commands of a run with success until a command of this kind is open, for the given Work if any."""
         wanted_work = f"{workflow_id}-w{work + 1}" if work is not None else None
         for _ in range(100):
             mine = self.commands_for(workflow_id)
@@ -146,18 +146,18 @@ class Scene:
         raise AssertionError(f"no {kind.__name__} came")
 
     async def finish(self, workflow_id: str) -> Workflow:
-        """Succeed with everything of a run until nothing is open."""
+        """Answer all commands of a run with success until none is open."""
         while mine := self.commands_for(workflow_id):
-            await self.say(workflow_id, *succeed(self._drop(mine[0])))
+            await self.publish_answers(workflow_id, *succeed(self._drop(mine[0])))
         return await self.show(workflow_id)
 
     def commands_for(self, workflow_id: str) -> list[commands.HostCommand]:
-        """Return the commands of a run that nobody has answered, stopping first."""
+        """Return the unanswered commands of a run, stop commands first."""
         found = [each for host in self.hosts.values() for each in host.open if each.workflow_id == workflow_id]
         return sorted(found, key=lambda command: not command.stream.endswith(".control"))
 
     def pick(self, workflow_id: str, kind: type[commands.HostCommand]) -> Any:
-        """Take the one open command of a kind off the pile."""
+        """Remove and return the one open command of a kind."""
         found = [command for command in self.commands_for(workflow_id) if isinstance(command, kind)]
         assert len(found) == 1, f"{len(found)} of {kind.__name__} among {self.commands_for(workflow_id)}"
         return self._drop(found[0])
@@ -166,7 +166,7 @@ class Scene:
         return await lifecycle.show(self.bus, workflow_id)
 
     async def log(self, after: LogCursor | None = None) -> list[LogEntry]:
-        """Return everything that was logged behind a cursor."""
+        """Return all log entries after a cursor."""
         entries: list[LogEntry] = []
         cursor = after or LogCursor()
         while page := await self.operations.read_log(cursor, _LOG_PAGE):
@@ -175,7 +175,7 @@ class Scene:
         return entries
 
     async def logged(self, workflow_id: str, *types: type[DomainEvent]) -> list[LogEntry]:
-        """Return what was logged of a run, of some types if any are named."""
+        """Return the log entries of a run, optionally only of some types."""
         names = [kind.__name__ for kind in types]
         entries = [entry for entry in await self.log() if entry.aggregate_id == workflow_id]
         return [entry for entry in entries if not names or entry.type in names]
@@ -186,8 +186,8 @@ class Scene:
         return command
 
 
-def spoken(answer: answers.HostAnswer, workflow_id: str) -> Envelope:
-    """Return what a host says as it publishes it."""
+def answer_envelope(answer: answers.HostAnswer, workflow_id: str) -> Envelope:
+    """Return the envelope in which a host publishes an answer."""
     return event_envelope(answer, "Workflow", workflow_id)
 
 
@@ -195,7 +195,7 @@ def spoken(answer: answers.HostAnswer, workflow_id: str) -> Envelope:
 async def opened(
     backend: BackendUnderTest, *, engines: int = 1, scene_class: type[Scene] = Scene
 ) -> AsyncIterator[Scene]:
-    """Open a store with so many engines at work, each on a bus of its own."""
+    """Open a store with this many running engines, each with its own bus."""
     application = engine()
     async with AsyncExitStack() as stack:
         buses = [

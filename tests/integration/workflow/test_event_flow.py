@@ -25,13 +25,13 @@ def tree_of(workflow: Workflow, git_id: str) -> WorkTree:
 
 
 def only_informs(kind: type[events.DomainEvent]) -> bool:
-    """Tell whether no stream of the engine gets an event, so that it is there for whoever watches the log."""
+    """Return whether an event is only in the log, because no stream subscribes to it."""
     handled = kind in REACTIONS or kind in ANSWERS
     return not handled and not set(TOPOLOGY.route(Envelope(type=kind.__name__))) & set(ENGINE_STREAMS)
 
 
 def releases_everything(moment: Moment) -> None:
-    """Check that the end of a run lets go of its Git and its MCP server, and has what was pending removed."""
+    """Check that an ended run releases its Git and its MCP server, and that pending removals happen."""
     run = moment.after.id
     assert run not in moment.git_users
     assert run not in moment.server_users
@@ -115,10 +115,10 @@ def test_row_workflow_failed__usage_is_released_and_pending_checkouts_are_remove
 
 def test_row_work_tree_pending_release__the_status_of_its_git_is_pending_release(history: History) -> None:
     moment = history.first("modify", "completed")
-    said = moment.data("WorkTreePendingRelease")
-    assert said["gitId"] == LIB.git_id
+    data = moment.data("WorkTreePendingRelease")
+    assert data["gitId"] == LIB.git_id
     tree = tree_of(moment.after, LIB.git_id)
-    assert (tree.id, tree.status) == (said["workTreeId"], WorkTreeStatus.PENDING_RELEASE)
+    assert (tree.id, tree.status) == (data["workTreeId"], WorkTreeStatus.PENDING_RELEASE)
     # The Work in progress has it before it, so it is kept until the end.
     assert moment.sent == ()
 
@@ -195,7 +195,7 @@ def test_row_report_failed__the_report_failed_and_the_work_changes_its_status(hi
     assert history.first("AgentStopped", "report failed").data("WorkflowFailed")["reason"] == "broken"
 
 
-def test_row_workflow_git_refs_updated__what_was_added_in_ready_is_prepared_and_ready_comes_back(
+def test_row_workflow_git_refs_updated__a_repository_added_in_ready_is_prepared_and_the_run_is_ready_again(
     history: History,
 ) -> None:
     moment = history.first("modify", "prepared")

@@ -1,4 +1,4 @@
-"""Every event of the catalogue is logged under its name, with its payload, by who publishes it, and only by them."""
+"""Every event of the catalog is logged under its name, with its payload, and only by its publisher."""
 
 import pytest
 
@@ -64,7 +64,7 @@ def logged(history: History, row: str) -> list[tuple[str, LogEntry]]:
     return [(cause, entry) for cause, entry in history.entries() if entry.type == row]
 
 
-def test_row_is_published_by_its_publisher_and_nobody_else(row: str, logged: list[tuple[str, LogEntry]]) -> None:
+def test_row_is_published_only_by_its_publisher(row: str, logged: list[tuple[str, LogEntry]]) -> None:
     publishers = ROWS[row].split("|")[1].split()
     assert {cause for cause, _ in logged} == set(publishers)
 
@@ -74,10 +74,10 @@ def test_row_has_its_payload(row: str, logged: list[tuple[str, LogEntry]]) -> No
     assert logged
     for _, entry in logged:
         assert entry.data.keys() >= set(fields)
-        # Only a run of which nothing but the end was left has no Work to go on from, and there is none here.
+        # Only a run without remaining Works has no Work to continue from, and there is none here.
         assert all(entry.data[field] or field in {"addedRefs", "removedRefs"} for field in fields), entry
-        said = EVENT_TYPES[TYPES[row]].decode(Envelope(type=row, payload=entry.data))
-        assert type(said) is TYPES[row]
+        decoded = EVENT_TYPES[TYPES[row]].decode(Envelope(type=row, payload=entry.data))
+        assert type(decoded) is TYPES[row]
 
 
 def test_row_is_about_the_thing_that_it_names(row: str, logged: list[tuple[str, LogEntry]]) -> None:
@@ -89,7 +89,7 @@ def test_row_is_about_the_thing_that_it_names(row: str, logged: list[tuple[str, 
         assert all(part.startswith(f"{entry.aggregate_id}-") for part in parts)
 
 
-def test_row_is_logged_in_the_name_of_who_caused_it(row: str, logged: list[tuple[str, LogEntry]]) -> None:
+def test_row_is_logged_with_the_actor_who_caused_it(row: str, logged: list[tuple[str, LogEntry]]) -> None:
     for cause, entry in logged:
         if issubclass(TYPES[row], HostAnswer):
             assert entry.actor == "host-a"
@@ -99,5 +99,5 @@ def test_row_is_logged_in_the_name_of_who_caused_it(row: str, logged: list[tuple
             assert entry.actor == ANNA
 
 
-def test_nothing_that_was_said_here_was_ignored(history: History) -> None:
+def test_no_answer_in_this_run_was_ignored(history: History) -> None:
     assert [entry for _, entry in history.entries() if "ignored" in entry.data] == []

@@ -22,7 +22,7 @@ from tests.contract.backends import BackendUnderTest
 from tests.integration.workflow.scene import LEASE, Scene
 from tests.patience import PATIENCE_SECONDS
 
-# A number of seconds that a sixth of is added up to exactly; six looks lie in a lease.
+# A sixth of this number of seconds adds up exactly. A lease has six checks.
 SHORT = timedelta(seconds=6 / 128)
 LOOKS = 6
 
@@ -83,7 +83,7 @@ class Watcher:
         return [host.id for host in lost]
 
 
-async def test_a_host_is_lost_after_a_lease_of_silence_that_somebody_watched(scene: Scene) -> None:
+async def test_a_host_is_lost_after_a_full_lease_of_observed_silence(scene: Scene) -> None:
     await register_host(scene.bus, "host-a", 4, LEASE)
     talking = await register_host(scene.bus, "host-b", 4, LEASE)
     watcher = Watcher(scene)
@@ -95,7 +95,7 @@ async def test_a_host_is_lost_after_a_lease_of_silence_that_somebody_watched(sce
     assert (await status(scene), await status(scene, "host-b")) == (HostStatus.LOST, HostStatus.UP)
 
 
-async def test_nobody_is_lost_because_the_store_was_away(scene: Scene) -> None:
+async def test_no_host_is_lost_because_the_store_was_away(scene: Scene) -> None:
     host = await register_host(scene.bus, "host-a", 4, LEASE)
     watcher = Watcher(scene)
     for _ in range(4):
@@ -121,7 +121,7 @@ async def test_a_second_host_of_a_name_is_refused_while_the_first_gives_signs_of
     assert await renew_host(scene.bus, first, 0, SHORT) is HostRenewal.RENEWED
 
 
-async def test_a_silent_host_of_the_same_name_is_replaced_and_told_so(scene: Scene) -> None:
+async def test_a_silent_host_of_the_same_name_is_replaced_with_a_warning(scene: Scene) -> None:
     first = await register_host(scene.bus, "box", 4, SHORT, instance="one")
     bus: Any = Looks(scene.bus)
     second = await register_host(bus, "box", 4, SHORT, instance="two", clock=bus.clock)
@@ -133,11 +133,11 @@ async def test_a_silent_host_of_the_same_name_is_replaced_and_told_so(scene: Sce
 
 
 async def nothing(_: int) -> None:
-    """Let everything be as it is."""
+    """Change nothing."""
 
 
 class Looks:
-    """A bus by whose clock a sixth of a lease passes with each look, and behind whose looks something is done."""
+    """A bus whose clock advances by a sixth of a lease with each check, and which calls a function after each check."""
 
     def __init__(self, bus: Any, behind: Callable[[int], Awaitable[Any]] = nothing) -> None:
         self.clock = Clock()
@@ -179,7 +179,7 @@ async def test_the_same_host_again_and_one_after_a_lost_one_do_not_wait(scene: S
     assert (again.epoch, other.epoch) == (2, 3)
 
 
-async def test_what_comes_first_is_stored_with_the_registration_or_not_at_all(scene: Scene) -> None:
+async def test_the_first_action_is_stored_with_the_registration_or_not_at_all(scene: Scene) -> None:
     async def note(transaction: Transaction) -> None:
         await transaction.append(LogEntry(type="Noted", actor="box"))
 
@@ -195,7 +195,7 @@ async def test_what_comes_first_is_stored_with_the_registration_or_not_at_all(sc
     assert {"Noted", "HostRegistered"}.isdisjoint(before)
 
 
-async def test_whoever_waits_for_a_silent_host_goes_on_once_that_is_counted_as_lost(scene: Scene) -> None:
+async def test_a_request_to_a_silent_host_continues_once_the_host_counts_as_lost(scene: Scene) -> None:
     first = await register_host(scene.bus, "box", 4, SHORT, instance="one")
 
     async def retire_it(looks: int) -> None:
@@ -207,7 +207,7 @@ async def test_whoever_waits_for_a_silent_host_goes_on_once_that_is_counted_as_l
     assert bus.count < 1 + LOOKS
 
 
-async def test_a_lease_tells_whether_it_was_renewed_lost_or_taken_over(scene: Scene) -> None:
+async def test_a_lease_shows_whether_it_was_renewed_lost_or_taken_over(scene: Scene) -> None:
     first = await register_host(scene.bus, "host-a", 4, LEASE)
     assert await renew_host(scene.bus, first, 0, LEASE) is HostRenewal.RENEWED
     await retire_host(scene.bus, first)
@@ -218,7 +218,7 @@ async def test_a_lease_tells_whether_it_was_renewed_lost_or_taken_over(scene: Sc
 
 
 @pytest.mark.parametrize("error", [Transient("away"), RuntimeError("a bug")], ids=["expected", "unexpected"])
-async def test_the_watch_goes_on_after_any_error(scene: Scene, error: Exception) -> None:
+async def test_the_watch_continues_after_any_error(scene: Scene, error: Exception) -> None:
     await register_host(scene.bus, "host-a", 4, timedelta(0))
     bus: Any = Broken(scene.bus, error, 4)
     watching = asyncio.create_task(run_timers(bus, timedelta(seconds=0.02)))

@@ -1,4 +1,4 @@
-"""A run at the limit of its vendor waits in the store and goes on when its time has come, whoever looks."""
+"""A run at the limit of its vendor waits in the store and continues when its time has come."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -26,13 +26,13 @@ async def parked(scene: Scene, wait: timedelta) -> str:
     await lifecycle.start(scene.bus, run, actor=ANNA)
     await scene.settle()
     await scene.until(run, commands.SendQuery)
-    await scene.say(run, throttled(scene.pick(run, commands.SendQuery), utc_now() + wait))
+    await scene.publish_answers(run, throttled(scene.pick(run, commands.SendQuery), utc_now() + wait))
     await scene.succeed(run, commands.StopAgent)
     assert (await scene.show(run)).status is WorkflowStatus.AWAITING
     return run
 
 
-async def test_a_parked_run_goes_on_in_its_session_when_its_time_has_come(scene: Scene) -> None:
+async def test_a_parked_run_continues_in_its_session_when_its_time_has_come(scene: Scene) -> None:
     await scene.start_host("host-a")
     run = await parked(scene, timedelta(seconds=-1))
     assert await lifecycle.resume_parked_runs(scene.bus) == [run]
@@ -69,7 +69,7 @@ async def test_a_parked_run_without_any_host_is_tried_again(scene: Scene) -> Non
     assert await lifecycle.resume_parked_runs(scene.bus) == [run]
 
 
-async def test_a_page_of_runs_that_cannot_go_on_makes_way_for_the_others(scene: Scene) -> None:
+async def test_a_page_of_runs_that_cannot_continue_does_not_hide_the_others(scene: Scene) -> None:
     await scene.start_host("host-a")
     run = await parked(scene, timedelta(seconds=-1))
     long_ago = utc_now() - timedelta(hours=1)
@@ -81,7 +81,7 @@ async def test_a_page_of_runs_that_cannot_go_on_makes_way_for_the_others(scene: 
     assert await lifecycle.resume_parked_runs(scene.bus) == [run]
 
 
-async def test_whoever_opens_the_store_later_finds_who_was_parked(backend: BackendUnderTest) -> None:
+async def test_parked_events_are_known_to_later_processes(backend: BackendUnderTest) -> None:
     async with opened(backend) as scene:
         await scene.make_known("git-app", "git-lib")
         await scene.start_host("host-a")

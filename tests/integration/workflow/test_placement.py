@@ -1,4 +1,4 @@
-"""Hosts come, are lost and come back; their runs go on where they safely can, and a lost host is not listened to."""
+"""Hosts register, are lost and return. Their runs continue where it is safe, and answers of a lost host are ignored."""
 
 import asyncio
 from datetime import timedelta
@@ -36,7 +36,7 @@ async def hosts(scene: Scene) -> dict[str, Host]:
 
 
 async def lose(scene: Scene, host: Host) -> None:
-    """Let the lease of a host be over, and the engine look."""
+    """Expire the lease of a host, and let the engine check."""
     assert await renew_host(scene.bus, host, 0, OVER)
     assert [lost.id for lost in await mark_lost_hosts(scene.bus, LivenessMonitor())] == [host.id]
     await scene.settle()
@@ -58,11 +58,11 @@ async def test_a_host_that_registers_is_up_and_its_epoch_only_grows(scene: Scene
     again = await register_host(scene.bus, "host-a", 8, LEASE)
     assert (first.epoch, again.epoch, again.slots) == (1, 2, 8)
     assert await hosts(scene) == {"host-a": again}
-    said = [entry for entry in await scene.log() if entry.type == "HostRegistered"]
-    assert [(entry.actor, entry.data["epoch"]) for entry in said] == [("host-a", 1), ("host-a", 2)]
+    logged = [entry for entry in await scene.log() if entry.type == "HostRegistered"]
+    assert [(entry.actor, entry.data["epoch"]) for entry in logged] == [("host-a", 1), ("host-a", 2)]
 
 
-async def test_a_renewal_tells_how_busy_a_host_is_and_keeps_it_up(scene: Scene) -> None:
+async def test_a_renewal_reports_how_busy_a_host_is_and_keeps_it_up(scene: Scene) -> None:
     host = await register_host(scene.bus, "host-a", 4, OVER)
     assert await renew_host(scene.bus, host, 3, LEASE)
     assert await mark_lost_hosts(scene.bus, LivenessMonitor()) == []
@@ -81,7 +81,7 @@ async def test_a_host_that_retires_is_lost_at_once_and_an_earlier_one_cannot_ret
 
 
 @pytest.mark.both_stores
-async def test_a_stopped_host_is_lost_once_though_several_engines_look(backend: BackendUnderTest) -> None:
+async def test_a_stopped_host_is_lost_once_with_several_engines(backend: BackendUnderTest) -> None:
     async with opened(backend, engines=2) as scene, opened(backend) as other:
         for number in range(5):
             await register_host(scene.bus, f"host-{number}", 4, OVER)
@@ -89,11 +89,11 @@ async def test_a_stopped_host_is_lost_once_though_several_engines_look(backend: 
         found = [host.id for lost in await asyncio.gather(*looks) for host in lost]
         await scene.settle()
         assert sorted(found) == [f"host-{number}" for number in range(5)]
-        said = [entry.data["host"] for entry in await scene.log() if entry.type == "HostLost"]
-        assert sorted(said) == sorted(found)
+        logged = [entry.data["host"] for entry in await scene.log() if entry.type == "HostLost"]
+        assert sorted(logged) == sorted(found)
 
 
-async def test_the_run_of_a_lost_host_goes_on_elsewhere_from_its_last_checkpoint(scene: Scene) -> None:
+async def test_the_run_of_a_lost_host_continues_elsewhere_from_its_last_checkpoint(scene: Scene) -> None:
     lost = await scene.start_host("host-a")
     run = await in_second_work(scene, SAFE)
     await scene.start_host("host-b")
@@ -149,7 +149,7 @@ async def test_answers_of_an_earlier_epoch_are_logged_as_ignored_and_only_their_
     old = scene.pick(run, commands.SendQuery)
     await scene.start_host("host-a")
     before = await scene.show(run)
-    await scene.say(run, *succeed(old))
+    await scene.publish_answers(run, *succeed(old))
     after = await scene.show(run)
     assert without_costs(after) == without_costs(before)
     assert after.cost_usd == before.cost_usd + 0.25
@@ -161,15 +161,15 @@ async def test_answers_of_an_earlier_epoch_are_logged_as_ignored_and_only_their_
     assert entry.data["taskId"] == old.task_id
 
 
-async def test_what_a_host_says_of_a_run_that_is_not_there_is_logged_as_ignored(scene: Scene) -> None:
+async def test_an_answer_about_a_missing_run_is_logged_as_ignored(scene: Scene) -> None:
     await scene.start_host("host-a")
-    said = answers.AgentStopped(work_id="wf-none-w1", host="host-a", epoch=1, attempt=1)
-    await scene.say("wf-none", said)
+    reply = answers.AgentStopped(work_id="wf-none-w1", host="host-a", epoch=1, attempt=1)
+    await scene.publish_answers("wf-none", reply)
     [entry] = await scene.logged("wf-none")
     assert entry.data["ignored"].startswith("there is no workflow 'wf-none'")
 
 
-async def test_runs_stranded_on_a_lost_host_go_on_with_the_next_that_registers(scene: Scene) -> None:
+async def test_runs_stranded_on_a_lost_host_continue_with_the_next_that_registers(scene: Scene) -> None:
     lost = await scene.start_host("host-a")
     safe = await in_second_work(scene, SAFE)
     bound = await in_second_work(scene, APP)
@@ -183,7 +183,7 @@ async def test_runs_stranded_on_a_lost_host_go_on_with_the_next_that_registers(s
     assert (await scene.finish(safe)).status is WorkflowStatus.COMPLETED
 
 
-async def test_a_run_at_rest_stays_with_its_lost_host_and_is_resumed_elsewhere(scene: Scene) -> None:
+async def test_a_stopped_run_stays_with_its_lost_host_and_is_resumed_elsewhere(scene: Scene) -> None:
     lost = await scene.start_host("host-a")
     run = await in_second_work(scene, SAFE)
     await lifecycle.pause(scene.bus, run, actor=ANNA)
@@ -201,7 +201,7 @@ async def test_a_run_at_rest_stays_with_its_lost_host_and_is_resumed_elsewhere(s
     assert (await scene.finish(run)).status is WorkflowStatus.COMPLETED
 
 
-async def test_a_run_at_rest_is_left_alone_when_its_host_begins_anew(scene: Scene) -> None:
+async def test_a_stopped_run_is_left_alone_when_its_host_restarts(scene: Scene) -> None:
     await scene.start_host("host-a")
     run = await in_second_work(scene, APP)
     await lifecycle.pause(scene.bus, run, actor=ANNA)
@@ -216,7 +216,7 @@ async def test_a_run_at_rest_is_left_alone_when_its_host_begins_anew(scene: Scen
     assert (await scene.finish(run)).status is WorkflowStatus.COMPLETED
 
 
-async def test_a_run_that_only_its_lost_host_can_go_on_with_is_not_resumed_before_that_is_back(scene: Scene) -> None:
+async def test_a_run_that_only_its_lost_host_can_continue_is_not_resumed_before_the_host_is_back(scene: Scene) -> None:
     lost = await scene.start_host("host-a")
     run = await in_second_work(scene, APP)
     await lifecycle.pause(scene.bus, run, actor=ANNA)
@@ -240,7 +240,7 @@ async def test_a_running_run_of_a_lost_host_cannot_be_started_again(scene: Scene
     run = await in_second_work(scene, SAFE)
     await lose(scene, lost)
     before = await scene.show(run)
-    # A host that is up, and the engine has not heard of it yet.
+    # A host that is up, but not known to the engine yet.
     unheard = Record(
         kind=HOSTS.name, id="host-b", state="UP", doc=msgspec.to_builtins(Host(id="host-b", epoch=1, slots=4))
     )
@@ -251,7 +251,7 @@ async def test_a_running_run_of_a_lost_host_cannot_be_started_again(scene: Scene
     assert await scene.show(run) == before
 
 
-async def test_a_release_that_a_host_did_not_confirm_is_repeated_when_it_begins_anew(scene: Scene) -> None:
+async def test_a_release_that_a_host_did_not_confirm_is_repeated_when_it_restarts(scene: Scene) -> None:
     await scene.start_host("host-a")
     run = await scene.create_run(template(*WORKS, git_refs=(APP, LIB)))
     await lifecycle.prepare(scene.bus, run, actor=ANNA)
@@ -263,7 +263,7 @@ async def test_a_release_that_a_host_did_not_confirm_is_repeated_when_it_begins_
     await scene.start_host("host-a")
     again = scene.pick(run, commands.ReleaseWorkTree)
     assert (first.epoch, again.epoch, again.work_tree_id) == (1, 2, first.work_tree_id)
-    await scene.say(run, *succeed(again))
+    await scene.publish_answers(run, *succeed(again))
     workflow = await scene.show(run)
     assert [tree.status for tree in workflow.work_trees] == [WorkTreeStatus.READY, WorkTreeStatus.RELEASED]
 
@@ -271,7 +271,7 @@ async def test_a_release_that_a_host_did_not_confirm_is_repeated_when_it_begins_
 @pytest.mark.parametrize(
     ("use_case", "end"), [(lifecycle.cancel, WorkflowStatus.CANCELLED), (lifecycle.pause, WorkflowStatus.PAUSED)]
 )
-async def test_what_is_asked_of_a_run_whose_host_is_lost_is_true_at_once(
+async def test_a_request_to_a_run_of_a_lost_host_takes_effect_at_once(
     scene: Scene, use_case: Any, end: WorkflowStatus
 ) -> None:
     lost = await scene.start_host("host-a")
@@ -285,7 +285,7 @@ async def test_what_is_asked_of_a_run_whose_host_is_lost_is_true_at_once(
 @pytest.mark.parametrize(
     ("use_case", "end"), [(lifecycle.cancel, WorkflowStatus.CANCELLED), (lifecycle.pause, WorkflowStatus.PAUSED)]
 )
-async def test_what_was_asked_of_a_run_before_its_host_was_lost_becomes_true_with_the_loss(
+async def test_a_request_to_a_run_takes_effect_with_the_loss_of_its_host(
     scene: Scene, use_case: Any, end: WorkflowStatus
 ) -> None:
     lost = await scene.start_host("host-a")

@@ -49,23 +49,23 @@ async def running(scene: Scene) -> str:
     return run
 
 
-async def test_a_git_is_known_as_it_was_written_and_said_by_who_made_it(scene: Scene) -> None:
+async def test_a_git_is_stored_as_written_and_its_event_names_its_creator(scene: Scene) -> None:
     made = await registry.create_git(scene.bus, git("docs", default_branch="trunk"), actor="bob")
     assert await registry.show_git(scene.bus, "docs") == (made, registry.ResourceUsers(workflows=(), templates=()))
     assert [known.id for known in await registry.list_gits(scene.bus)] == ["docs", "git-app", "git-lib"]
-    (said,) = [entry for entry in await scene.log() if entry.aggregate_id == "docs"]
-    assert (said.type, said.actor, said.aggregate_type) == ("GitCreated", "bob", "Git")
+    (entry,) = [entry for entry in await scene.log() if entry.aggregate_id == "docs"]
+    assert (entry.type, entry.actor, entry.aggregate_type) == ("GitCreated", "bob", "Git")
 
 
-async def test_an_mcp_server_is_known_as_it_was_written_and_said_by_who_made_it(scene: Scene) -> None:
+async def test_an_mcp_server_is_stored_as_written_and_its_event_names_its_creator(scene: Scene) -> None:
     made = await registry.register_mcp_server(scene.bus, server("tools"), actor="bob")
     assert await registry.show_mcp_server(scene.bus, "tools") == (
         made,
         registry.ResourceUsers(workflows=(), templates=()),
     )
     assert await registry.list_mcp_servers(scene.bus) == [made]
-    (said,) = [entry for entry in await scene.log() if entry.aggregate_id == "tools"]
-    assert (said.type, said.actor, said.aggregate_type) == ("McpServerRegistered", "bob", "McpServer")
+    (entry,) = [entry for entry in await scene.log() if entry.aggregate_id == "tools"]
+    assert (entry.type, entry.actor, entry.aggregate_type) == ("McpServerRegistered", "bob", "McpServer")
 
 
 @pytest.mark.parametrize("kind", REGISTER)
@@ -90,7 +90,7 @@ async def test_a_slug_is_an_id(scene: Scene, name: str) -> None:
     assert (await registry.show_git(scene.bus, name))[0].id == name
 
 
-async def test_what_is_not_known_is_not_found_with_what_makes_it_known(scene: Scene) -> None:
+async def test_an_unknown_item_is_not_found_and_the_error_names_the_command_that_creates_it(scene: Scene) -> None:
     with pytest.raises(NotFound, match="there is no git 'ghost': register it with `kingdom git create`"):
         await registry.show_git(scene.bus, "ghost")
     with pytest.raises(NotFound, match="there is no mcp-server 'ghost': register it with `kingdom mcp create`"):
@@ -141,14 +141,14 @@ async def test_a_deleted_git_may_be_created_again_with_another_address(scene: Sc
 
 
 @pytest.mark.both_stores
-async def test_of_two_who_create_the_same_git_at_once_one_is_refused(scene: Scene) -> None:
+async def test_of_two_concurrent_creations_of_a_git_one_is_refused(scene: Scene) -> None:
     both = [registry.create_git(scene.bus, git("same"), actor=actor) for actor in ("anna", "bob")]
     done = await asyncio.gather(*both, return_exceptions=True)
     assert sorted(type(each).__name__ for each in done) == ["Git", "IllegalTransition"]
 
 
 @pytest.mark.both_stores
-async def test_a_template_is_not_stored_when_its_git_is_deleted_between_the_look_and_the_commit(scene: Scene) -> None:
+async def test_a_template_is_not_stored_when_its_git_is_deleted_between_the_check_and_the_commit(scene: Scene) -> None:
     async def overtaken() -> None:
         async with scene.bus.transaction() as transaction:
             await templates._store_new(transaction, template(), ANNA)
@@ -160,13 +160,13 @@ async def test_a_template_is_not_stored_when_its_git_is_deleted_between_the_look
 
 
 async def leave_in_deletion(scene: Scene, git_id: str) -> None:
-    """Do what a deletion has done when its process dies after the first of its transactions."""
+    """Leave a deletion as it is when its process dies after the first transaction."""
     async with scene.bus.transaction() as transaction:
         record, found = await load_resource(transaction, Git, git_id)
         await save_resource(transaction, found.mark_deleting("git", "delete"), record)
 
 
-async def test_what_a_run_begins_to_use_is_only_read_so_that_many_can_start_at_once(scene: Scene) -> None:
+async def test_starting_runs_only_read_shared_resources_so_many_can_start_at_once(scene: Scene) -> None:
     await scene.start_host()
     await scene.make_known_server("tools")
     run = await scene.create_run(SMALL)
@@ -181,7 +181,7 @@ async def test_what_a_run_begins_to_use_is_only_read_so_that_many_can_start_at_o
     assert await stored() == before
 
 
-async def test_a_git_in_deletion_is_listed_and_nobody_begins_to_use_it(scene: Scene) -> None:
+async def test_a_git_in_deletion_is_listed_and_gets_no_new_users(scene: Scene) -> None:
     run = await scene.create_run(template(work("only", task()), git_refs=(APP,)))
     await scene.start_host()
     await leave_in_deletion(scene, "git-app")

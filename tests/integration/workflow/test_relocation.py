@@ -1,4 +1,4 @@
-"""How the runs of lost hosts are moved: no more than fit, none that is well, and none twice."""
+"""How the runs of lost hosts are moved: no more than the slots, no healthy run, and none twice."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -72,7 +72,7 @@ async def test_the_runs_of_a_host_that_is_back_take_its_slots_before_those_of_ot
     assert len(await placed(scene, others, "host-b")) == 1
 
 
-async def test_a_loss_that_is_heard_of_after_the_host_began_anew_interrupts_nothing(scene: Scene) -> None:
+async def test_a_loss_that_is_noticed_after_the_host_restarted_interrupts_nothing(scene: Scene) -> None:
     await scene.start_host("host-a")
     again = await scene.start_host("host-a")
     [run] = await preparing(scene, 1)
@@ -99,7 +99,7 @@ async def test_a_host_owns_its_runs_only_until_they_end(scene: Scene) -> None:
 
 
 async def put_copies(scene: Scene, run: str, count: int, **changes: object) -> None:
-    """Store copies of a run at rest, in front of it in the order of ids."""
+    """Store copies of a stopped run, with smaller ids."""
     record = await stored(scene, run)
     async with scene.bus.transaction() as transaction:
         for number in range(count):
@@ -107,7 +107,7 @@ async def put_copies(scene: Scene, run: str, count: int, **changes: object) -> N
             await transaction.put(replace(record, version=0, id=copy_id, doc={**record.doc, "id": copy_id, **changes}))
 
 
-async def test_the_last_of_very_many_runs_of_a_host_goes_on_too_when_it_begins_anew(scene: Scene) -> None:
+async def test_the_last_of_very_many_runs_continues_when_its_host_restarts(scene: Scene) -> None:
     await scene.start_host("host-a")
     [run] = await preparing(scene, 1)
     quiet = Workflow.read((await stored(scene, run)).doc)
@@ -121,7 +121,7 @@ async def test_the_last_of_very_many_runs_of_a_host_goes_on_too_when_it_begins_a
     scene.pick(run, commands.PrepareResources)
 
 
-async def test_a_run_that_cannot_be_read_does_not_keep_others_from_going_on(scene: Scene) -> None:
+async def test_an_unreadable_run_does_not_keep_others_from_continuing(scene: Scene) -> None:
     await scene.start_host("host-a")
     [run] = await preparing(scene, 1)
     await put_copies(scene, run, 1, status="NONSENSE")

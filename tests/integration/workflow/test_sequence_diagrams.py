@@ -94,7 +94,7 @@ def test_arrow_3_1_complete_task_to_send_query__the_next_task(history: History) 
 
 
 def test_arrow_3_1_complete_task_to_checkpoint_service__work_completed(history: History) -> None:
-    # The checks of a Work stand between its last Task and its completion.
+    # The checks of a Work run between its last Task and its completion.
     assert history.all("QueryResponded", DONE)[1].command(commands.VerifyWork).work_id.endswith("-w1")
     moment = history.first("WorkVerified", DONE)
     assert moment.names == ["WorkVerified", "WorkStatusChanged", "WorkCompleted"]
@@ -105,8 +105,8 @@ def test_arrow_3_1_checkpoint_service_to_itself__a_checkpoint_per_work(history: 
     assert history.first("WorkVerified", DONE).command(commands.TakeCheckpoint).work_id.endswith("-w1")
     moment = history.first("CheckpointCreated", DONE)
     [checkpoint] = moment.after.checkpoints
-    said = moment.data("CheckpointCreated")
-    assert (checkpoint.id, checkpoint.commits) == (said["checkpointId"], said["commits"])
+    data = moment.data("CheckpointCreated")
+    assert (checkpoint.id, checkpoint.commits) == (data["checkpointId"], data["commits"])
     assert moment.after.valid_checkpoints() == [checkpoint]
 
 
@@ -167,7 +167,7 @@ def test_arrow_3_2_resume_workflow_to_resource_service__rollback_to_base_without
     assert rolled_back[0].data("WorkflowResumed")["fromWorkId"] == rolled_back[0].after.works[0].id
 
 
-def test_arrow_3_2_resume_workflow_to_resource_service__later_workspaces_go_and_later_reports_are_kept_aside(
+def test_arrow_3_2_resume_workflow_to_resource_service__later_workspaces_are_removed_and_later_reports_kept(
     history: History,
 ) -> None:
     asked, rolled_back = resumes(history)
@@ -179,7 +179,7 @@ def test_arrow_3_2_resume_workflow_to_resource_service__later_workspaces_go_and_
     assert after.tasks[0].report.versions == [report.file_path]
 
 
-def test_arrow_3_2_resume_workflow_to_itself__the_works_behind_the_checkpoint_are_reset(history: History) -> None:
+def test_arrow_3_2_resume_workflow_to_itself__the_works_after_the_checkpoint_are_reset(history: History) -> None:
     moment = resumes(history)[1][2]
     reset = [entry.data["workId"] for entry in moment.logged if entry.type == "WorkReset"]
     assert reset == [work.id for work in moment.after.works[1:]]
@@ -230,7 +230,7 @@ def test_arrow_3_3_agent_error_handler_to_workflow__workflow_failed_and_can_be_r
 def test_arrow_3_4_client_to_pause_workflow(history: History) -> None:
     moment = history.first("pause", "resumed")
     assert moment.data("WorkflowStopRequested")["wanted"] == "PAUSE"
-    # It rests when its host confirms that nothing runs.
+    # It is paused when its host confirms that nothing runs.
     assert moment.after.status is WorkflowStatus.RUNNING
 
 

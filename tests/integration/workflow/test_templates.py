@@ -26,7 +26,7 @@ APP_SOMEHOW = GitRef(git_id="git-app", base_branch="")
 GHOST = GitRef(git_id="ghost", base_branch="main")
 
 
-async def said_of(scene: Scene, template_id: str) -> list[tuple[str, str]]:
+async def logged_about(scene: Scene, template_id: str) -> list[tuple[str, str]]:
     return [(entry.type, entry.actor) for entry in await scene.log() if entry.aggregate_id == template_id]
 
 
@@ -35,7 +35,7 @@ async def test_a_template_is_stored_as_it_was_written(scene: Scene) -> None:
     assert await create_template(scene.bus, written, actor="bob") == written
     assert await show_template(scene.bus, "tpl") == written
     assert await list_templates(scene.bus) == [written]
-    assert await said_of(scene, "tpl") == [("WorkflowTemplateCreated", "bob")]
+    assert await logged_about(scene, "tpl") == [("WorkflowTemplateCreated", "bob")]
 
 
 async def test_a_git_without_a_branch_is_meant_with_its_default_branch(scene: Scene) -> None:
@@ -90,14 +90,14 @@ async def test_an_updated_template_has_other_content_and_its_runs_stay_as_they_a
     assert (updated.id, updated.name, updated.git_refs) == ("tpl", "Another name", (APP,))
     assert await show_template(scene.bus, "tpl") == updated
     assert [each.definition.name for each in (await scene.show(run.id)).works] == ["analyse", "build", "check"]
-    assert (await said_of(scene, "tpl"))[-1] == ("WorkflowTemplateUpdated", "bob")
+    assert (await logged_about(scene, "tpl"))[-1] == ("WorkflowTemplateUpdated", "bob")
 
 
 async def test_a_deleted_template_cannot_be_used_but_its_id_can(scene: Scene) -> None:
     await create_template(scene.bus, template(), actor=ANNA)
     assert (await delete_template(scene.bus, "tpl", actor="bob")).deleted
     assert await list_templates(scene.bus) == []
-    assert (await said_of(scene, "tpl"))[-1] == ("WorkflowTemplateDeleted", "bob")
+    assert (await logged_about(scene, "tpl"))[-1] == ("WorkflowTemplateDeleted", "bob")
     with pytest.raises(IllegalTransition, match="template tpl is DELETED: cannot update it"):
         await update_template(scene.bus, "tpl", template(), actor=ANNA)
     with pytest.raises(IllegalTransition, match="no workflow can be made from it"):
@@ -119,12 +119,12 @@ async def test_a_template_from_a_run_has_what_the_run_has_by_now(scene: Scene) -
         template().works,
     )
     assert await show_template(scene.bus, "fix-it-again") == made
-    assert await said_of(scene, "fix-it-again") == [("WorkflowTemplateCreated", "bob")]
+    assert await logged_about(scene, "fix-it-again") == [("WorkflowTemplateCreated", "bob")]
     other = await template_from_workflow(scene.bus, run.id, "Fix it: again!", actor=ANNA, template_id="chosen")
     assert other == msgspec.structs.replace(made, id="chosen")
 
 
-async def test_no_template_is_made_from_a_run_that_is_not_there(scene: Scene) -> None:
+async def test_no_template_is_made_from_a_missing_run(scene: Scene) -> None:
     with pytest.raises(NotFound, match="there is no workflow 'wf-ghost'"):
         await template_from_workflow(scene.bus, "wf-ghost", "any", actor=ANNA)
     run = await scene.create_run()
@@ -134,12 +134,12 @@ async def test_no_template_is_made_from_a_run_that_is_not_there(scene: Scene) ->
 
 
 @pytest.mark.both_stores
-async def test_of_many_updates_at_once_none_is_lost_half_way(scene: Scene) -> None:
+async def test_of_many_concurrent_updates_none_is_lost(scene: Scene) -> None:
     await create_template(scene.bus, template(), actor=ANNA)
     others = [template(work(f"work-{number}"), name=f"name-{number}") for number in range(8)]
     await asyncio.gather(*(update_template(scene.bus, "tpl", other, actor=ANNA) for other in others))
     assert await show_template(scene.bus, "tpl") in others
-    assert (await said_of(scene, "tpl")).count(("WorkflowTemplateUpdated", ANNA)) == 8
+    assert (await logged_about(scene, "tpl")).count(("WorkflowTemplateUpdated", ANNA)) == 8
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What people ask of runs, through the bus: done in one transaction, or refused with what is allowed instead."""
+"""The operations of people on runs: each is one transaction, or is refused with the allowed operations."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -58,7 +58,7 @@ async def completed(scene: Scene) -> str:
     return run
 
 
-async def test_a_created_run_is_stored_and_said_by_who_made_it(scene: Scene) -> None:
+async def test_a_created_run_is_stored_and_its_event_names_its_creator(scene: Scene) -> None:
     run = await scene.create_run(SMALL)
     workflow = await scene.show(run)
     assert (workflow.status, workflow.placement, workflow.name) == (WorkflowStatus.CREATED, None, "Fix the bug")
@@ -73,7 +73,7 @@ async def test_a_run_may_have_a_name_of_its_own(scene: Scene) -> None:
     assert (await scene.show(named.id)).name == "Fix #7"
 
 
-async def test_preparing_makes_the_checkouts_and_rests_at_ready(scene: Scene) -> None:
+async def test_preparing_creates_the_checkouts_and_stops_at_ready(scene: Scene) -> None:
     await scene.start_host()
     run = await scene.create_run()
     prepared = await lifecycle.prepare(scene.bus, run, actor=ANNA)
@@ -98,7 +98,7 @@ async def test_starting_prepares_runs_and_completes(scene: Scene) -> None:
     assert workflow.ended_at
 
 
-async def test_pausing_waits_for_the_host_and_continuing_goes_on_in_the_session(scene: Scene) -> None:
+async def test_pausing_waits_for_the_host_and_resuming_continues_in_the_session(scene: Scene) -> None:
     run = await running(scene)
     paused = await lifecycle.pause(scene.bus, run, actor=ANNA)
     assert (paused.status, paused.stop_request is not None) == (WorkflowStatus.RUNNING, True)
@@ -178,7 +178,7 @@ async def test_a_deleted_run_is_gone_for_its_users_with_its_checkouts(scene: Sce
         await lifecycle.delete(scene.bus, run, actor=ANNA)
 
 
-async def test_what_is_not_there_is_not_found(scene: Scene) -> None:
+async def test_a_missing_item_is_not_found(scene: Scene) -> None:
     for use_case in USE_CASES.values():
         with pytest.raises(NotFound, match="there is no workflow 'wf-none': see `kingdom workflow list`"):
             await use_case(scene.bus, "wf-none")
@@ -189,7 +189,7 @@ async def test_what_is_not_there_is_not_found(scene: Scene) -> None:
 
 
 async def refused(scene: Scene, run: str, *names: str) -> None:
-    """Check that these use cases are refused with what is allowed, and that a refusal changes nothing."""
+    """Check that these use cases are refused with the allowed operations, and that a refusal changes nothing."""
     before, logged = await scene.show(run), len(await scene.log())
     for name in names:
         with pytest.raises(IllegalTransition, match=f"workflow {run} is {before.status}: cannot {name} it") as error:
@@ -198,7 +198,7 @@ async def refused(scene: Scene, run: str, *names: str) -> None:
     assert (await scene.show(run), len(await scene.log())) == (before, logged)
 
 
-async def test_what_a_state_does_not_allow_is_refused_with_what_it_does(scene: Scene) -> None:
+async def test_an_operation_that_a_state_does_not_allow_is_refused_with_the_allowed_ones(scene: Scene) -> None:
     await scene.start_host()
     created = await scene.create_run(SMALL)
     await refused(scene, created, "pause", "resume", "release")
@@ -273,7 +273,7 @@ async def test_a_repository_that_is_deleted_while_a_run_starts_is_kept_for_it_or
         elif isinstance(deleted, IllegalTransition):
             assert (git.deleted, users.workflows) == (False, (run,))
         else:
-            # It was stored after all looks of the deletion, and fails when its host shall use what is deleted.
+            # It was stored after the last check of the deletion, and fails when its host uses the deleted resource.
             assert isinstance(started, Workflow)
             assert isinstance(deleted, Git)
             assert git.deleted
@@ -292,7 +292,7 @@ async def test_twenty_runs_that_start_at_once_all_complete(scene: Scene) -> None
 
 
 @pytest.mark.both_stores
-async def test_five_who_start_the_same_run_start_it_once(scene: Scene) -> None:
+async def test_five_concurrent_starts_of_a_run_start_it_once(scene: Scene) -> None:
     await scene.start_host()
     run = await scene.create_run(SMALL)
     starts = (lifecycle.start(scene.bus, run, actor=f"person-{number}") for number in range(5))
@@ -304,7 +304,7 @@ async def test_five_who_start_the_same_run_start_it_once(scene: Scene) -> None:
 
 
 @pytest.mark.both_stores
-async def test_five_who_cancel_the_same_run_end_it_once(scene: Scene) -> None:
+async def test_five_concurrent_cancels_of_a_run_end_it_once(scene: Scene) -> None:
     run = await running(scene)
     cancels = (lifecycle.cancel(scene.bus, run, actor=f"person-{number}") for number in range(5))
     answered = await asyncio.gather(*cancels)
@@ -316,7 +316,7 @@ async def test_five_who_cancel_the_same_run_end_it_once(scene: Scene) -> None:
         assert len(await scene.logged(run, once)) == 1
 
 
-async def test_five_who_cancel_a_run_that_has_not_begun_end_it_once(scene: Scene) -> None:
+async def test_five_concurrent_cancels_of_an_unstarted_run_end_it_once(scene: Scene) -> None:
     run = await scene.create_run(SMALL)
     cancels = (lifecycle.cancel(scene.bus, run, actor=f"person-{number}") for number in range(5))
     ended = await asyncio.gather(*cancels, return_exceptions=True)
@@ -325,7 +325,7 @@ async def test_five_who_cancel_a_run_that_has_not_begun_end_it_once(scene: Scene
 
 
 async def fall_due(scene: Scene, run: str) -> timedelta:
-    """Let it be time to release the checkouts of a run; return how long that would have taken."""
+    """Make the release of a run's checkouts due now, and return how long that would have taken."""
     async with scene.bus.transaction() as transaction:
         record = await transaction.get(WORKFLOWS.name, run)
         assert record

@@ -12,7 +12,7 @@ from tests.patience import PATIENCE_SECONDS
 HOUR = timedelta(hours=1)
 
 
-async def test_a_hint_that_comes_together_with_a_cancellation_is_kept() -> None:
+async def test_a_hint_that_arrives_with_a_cancellation_is_kept() -> None:
     hints = Hints()
     waiting = asyncio.create_task(hints.wait(["jobs"], HOUR))
     await asyncio.sleep(0)
@@ -37,7 +37,7 @@ async def test_a_cancellation_without_a_hint_leaves_none() -> None:
     await asyncio.wait_for(again, PATIENCE_SECONDS)
 
 
-async def test_a_stream_is_unheard_unless_a_task_waits_for_it_or_waited_a_moment_ago(
+async def test_a_stream_has_no_listener_unless_a_task_waits_for_it_or_waited_a_moment_ago(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hints = Hints()

@@ -99,7 +99,7 @@ def test_a_new_place_for_mutants_takes_the_place_of_one_drawn_mutant_at_most(mon
     assert len(before - {mutant.name for _, mutant in draw(17)}) <= len(REGIONS)
 
 
-def test_the_tests_that_reach_a_mutant_come_first_and_the_quickest_of_them_before_the_others() -> None:
+def test_the_tests_that_reach_a_mutant_run_first_and_the_fastest_of_them_before_the_others() -> None:
     tests = [
         MeasuredTest("quick", 0.1, frozenset({"other"})),
         MeasuredTest("reaching", 0.2, frozenset({"take", "other"})),

@@ -32,7 +32,7 @@ def race(*cells: tuple[str, str, Sample], demand: float = 1.0) -> Figures:
     return figures
 
 
-def test_a_bound_holds_up_to_its_multiple_of_the_bare_loop() -> None:
+def test_a_limit_scales_with_the_time_of_the_bare_loop() -> None:
     figures = race((BARE, DRAIN, sample(cost=100)), (KINGDOM, DRAIN, sample(cost=125)))
     (bound,) = figures.bounds()
     assert (bound.value, bound.limit, bound.holds) == (1.25, 1.25, True)
@@ -48,7 +48,7 @@ def test_a_side_that_costs_more_is_named_with_its_figure() -> None:
     assert not figures.to_json()["holds"]
 
 
-def test_a_higher_demand_makes_a_bound_stricter() -> None:
+def test_a_higher_demand_makes_a_limit_stricter() -> None:
     cells = ((BARE, RECORD, sample(cost=100)), (KINGDOM, RECORD, sample(cost=130)))
     assert race(*cells).complaints() == []
     assert len(race(*cells, demand=1.1).complaints()) == 1
@@ -85,7 +85,7 @@ def test_of_nats_only_the_drain_with_two_workers_counts_if_it_syncs() -> None:
         assert len(race((KINGDOM, column, slow), (side, column, fast)).bounds()) == bounds
 
 
-def test_a_peer_that_is_not_here_has_a_reason_and_no_bound() -> None:
+def test_a_peer_that_is_not_installed_has_a_reason_and_no_limit() -> None:
     figures = race((BARE, DRAIN, sample()), (KINGDOM, DRAIN, sample()), ("pgmq", DRAIN, sample(rate=9000)))
     figures.exclude("pgmq", "it cannot be installed")
     assert figures.complaints() == []
@@ -93,7 +93,7 @@ def test_a_peer_that_is_not_here_has_a_reason_and_no_bound() -> None:
     assert figures.to_json()["notHere"] == {"pgmq": "it cannot be installed"}
 
 
-def test_a_race_without_any_bound_proves_nothing() -> None:
+def test_a_race_without_any_limit_proves_nothing() -> None:
     assert race((KINGDOM, DRAIN, sample())).complaints() == ["nothing was measured that has a bound"]
     assert race((BARE, DRAIN, sample()), (ORDERED, LATENCY, sample(p50=1))).complaints() != []
 

@@ -32,7 +32,7 @@ def test_quarantine_is_for_three_lonely_losses_or_attempts_beyond_the_last(
         assert verdict is None
 
 
-def test_only_keyed_events_of_ordered_streams_stand_in_a_line() -> None:
+def test_only_keyed_events_of_ordered_streams_wait_for_each_other() -> None:
     keyed = Envelope(type="Job", partition_key="k")
     assert delivery(ordered=True, envelope=keyed).ordering_key == ("jobs", "k")
     assert delivery(ordered=False, envelope=keyed).ordering_key is None

@@ -47,7 +47,7 @@ def test_the_wire_form_is_json_and_reads_back_as_the_same_envelope(envelope: Env
 
 
 @given(envelopes)
-def test_attributes_stand_flat_beside_the_headers(envelope: Envelope) -> None:
+def test_attributes_are_flat_next_to_the_headers(envelope: Envelope) -> None:
     wire = envelope.to_wire()
     assert {name: wire[name] for name in envelope.attributes} == envelope.attributes
     assert wire.keys() - envelope.attributes.keys() <= WIRE_NAMES
@@ -84,13 +84,13 @@ def test_any_json_object_is_an_envelope_or_is_refused(wire: dict[str, Any]) -> N
     ],
     ids=json.dumps,
 )
-def test_what_is_no_envelope_is_refused(wire: dict[str, Any]) -> None:
+def test_a_document_that_is_not_an_envelope_is_refused(wire: dict[str, Any]) -> None:
     with pytest.raises(MalformedEvent):
         Envelope.from_wire(wire)
 
 
 @pytest.mark.parametrize("wire", [None, 5, "text", ["list"]])
-def test_what_is_no_object_is_refused(wire: Any) -> None:
+def test_a_value_that_is_not_an_object_is_refused(wire: Any) -> None:
     with pytest.raises(MalformedEvent):
         Envelope.from_wire(wire)
 

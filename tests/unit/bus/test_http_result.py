@@ -52,7 +52,7 @@ def test_a_date_without_a_zone_is_taken_for_utc() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "soon", "-5", "1.5", "²", "Wed, 99 Oct 2015 07:28:00 GMT"])
-def test_what_cannot_be_read_asks_for_nothing(value: str) -> None:
+def test_an_unreadable_file_asks_for_nothing(value: str) -> None:
     assert retry_after({"retry-after": value}) is None
     assert classify_response(429, {"retry-after": value}) == Throttled(None, "HTTP 429")
 

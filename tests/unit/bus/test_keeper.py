@@ -135,7 +135,7 @@ def test_a_lease_that_the_store_does_not_know_any_more_is_lost() -> None:
     assert all(2 not in leases for leases in store.asked[asked:])
 
 
-def test_a_store_that_comes_back_in_time_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_of_the_store_within_the_lease_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping_leases, "_PAUSE_SECONDS", 0.01)
     store = Store()
     store.reachable = False
@@ -148,7 +148,7 @@ def test_a_store_that_comes_back_in_time_loses_nothing(monkeypatch: pytest.Monke
     assert notes.lost == []
 
 
-def test_a_store_that_is_away_is_asked_at_a_calm_pace_and_one_outage_is_told_once(
+def test_an_unavailable_store_is_polled_slowly_and_one_outage_is_reported_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = HeldLease(1, LONG, renewed_at=0.0, asked_at=3000.0)
@@ -157,10 +157,10 @@ def test_a_store_that_is_away_is_asked_at_a_calm_pace_and_one_outage_is_told_onc
     configure_logs(json=True, level=logging.WARNING)
     store = Store()
     store.reachable = False
-    with capture_logs() as told, keeping(store) as (keeper, _):
+    with capture_logs() as reported, keeping(store) as (keeper, _):
         keeper.keep(lease(1, LONG, age=timedelta(minutes=40)))
         wait_for(lambda: len(store.asked) >= 2)
-    assert [entry["log_level"] for entry in told] == ["warning"]
+    assert [entry["log_level"] for entry in reported] == ["warning"]
 
 
 def test_a_renewal_counts_from_the_moment_it_was_asked_for() -> None:
@@ -176,7 +176,7 @@ def test_a_renewal_counts_from_the_moment_it_was_asked_for() -> None:
         assert held.renewed_at <= asked_by
 
 
-def test_a_lease_whose_handler_is_far_beyond_its_deadline_is_let_go() -> None:
+def test_a_lease_whose_handler_is_far_beyond_its_deadline_is_given_up() -> None:
     store = Store()
     with keeping(store) as (keeper, notes):
         late, fine = lease(1, LONG), lease(2, LONG)

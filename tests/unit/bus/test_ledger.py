@@ -61,7 +61,7 @@ def test_rejected_ends_the_effect_with_its_reason(idempotency: Idempotency) -> N
     assert ledger.unconcluded_result == Rejected("no money")
 
 
-def test_what_was_refused_and_concluded_can_begin_anew_with_another_request() -> None:
+def test_a_refused_and_concluded_call_can_be_reopened_with_another_request() -> None:
     refused = opened().record_sent(1).record_result(Rejected("no money"), Idempotency.IDENTIFIER).conclude()
     again = refused.reopen({"amount": 2})
     assert not refused.finished
@@ -110,7 +110,7 @@ def test_proof_that_it_happened_ends_the_effect(state: str) -> None:
     assert found.conclude().finished
 
 
-def test_absent_is_no_leave_to_send_again_where_the_target_honours_nothing() -> None:
+def test_absence_does_not_allow_a_second_call_without_idempotency() -> None:
     assert opened().record_sent(1).prepare_resend(2, Idempotency.NOTHING) is None
 
 
@@ -122,7 +122,7 @@ def test_absent_keeps_the_identifier_where_the_target_dedups_it() -> None:
     assert ledger.latest.inherited
 
 
-def test_absent_takes_a_new_identifier_where_the_target_honours_the_fence() -> None:
+def test_an_absent_call_takes_a_new_identifier_if_the_target_checks_the_fence() -> None:
     ledger = opened().record_sent(1).prepare_resend(2, Idempotency.FENCE)
     assert ledger is not None
     assert entries(ledger) == [(1, "UNKNOWN"), (2, "PREPARED")]
@@ -135,7 +135,7 @@ def test_absent_proves_nothing_under_a_fence_that_does_not_shut_the_sender_out(f
     assert opened().record_sent(5).prepare_resend(fence, Idempotency.FENCE) is None
 
 
-def test_absent_counts_where_time_tells_once_the_time_is_over_and_only_for_a_later_sender() -> None:
+def test_absence_counts_only_after_the_time_limit_and_only_for_a_later_sender() -> None:
     target = Target(name="slow", idempotency=Idempotency.TIME, settles_after=timedelta(seconds=10))
     ledger = opened().record_sent(5, NOON)
     assert ledger.remaining_wait(target, NOON + timedelta(seconds=4)) == timedelta(seconds=6)
@@ -209,7 +209,7 @@ def step(ledger: Ledger, what: str, fence: int, idempotency: Idempotency) -> Led
 
 
 @given(steps, st.sampled_from(EVERY_IDEMPOTENCY))
-def test_whatever_happens_the_history_only_grows_and_no_identifier_is_sent_twice_without_proof(
+def test_under_random_operations_the_history_only_grows_and_no_identifier_is_sent_twice_without_proof(
     plan: list[str], idempotency: Idempotency
 ) -> None:
     ledger, history = opened(), tuple[LedgerAttempt, ...]()

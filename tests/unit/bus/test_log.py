@@ -12,7 +12,7 @@ def test_a_cursor_is_read_back_from_its_text(cursor: LogCursor) -> None:
 
 
 @given(cursors, cursors)
-def test_cursors_are_ordered_by_entry_whatever_their_transactions(one: LogCursor, other: LogCursor) -> None:
+def test_cursors_are_ordered_by_entry_regardless_of_their_transactions(one: LogCursor, other: LogCursor) -> None:
     assert (one < other) == (one.sequence < other.sequence)
     assert (one <= other) == (one.sequence <= other.sequence)
     assert (one > other, one >= other) == (other < one, other <= one)

@@ -23,7 +23,7 @@ def kept() -> list[object]:
     return lines
 
 
-def test_a_library_whose_line_is_kept_back_goes_on(kept: list[object], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_library_whose_line_is_withheld_continues(kept: list[object], capsys: pytest.CaptureFixture[str]) -> None:
     logging.getLogger("psycopg.pool").warning("a connection was lost")
     structlog.get_logger("kingdom").warning("as was said")
     assert kept == ["a connection was lost", "as was said"]
@@ -33,7 +33,7 @@ def test_a_library_whose_line_is_kept_back_goes_on(kept: list[object], capsys: p
 HOSTILE = "ask\x1b]0;pwned\x07\x9b2J\n2026-11-16 [error] forged"
 
 
-def test_what_others_wrote_steers_no_terminal_and_forges_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_of_others_controls_no_terminal_and_forges_no_line(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs(json=False)
     structlog.get_logger("kingdom").warning(HOSTILE, task=HOSTILE, tasks=[HOSTILE])
     logging.getLogger("aiohttp").warning("said %s", HOSTILE)
@@ -48,7 +48,7 @@ def test_what_others_wrote_steers_no_terminal_and_forges_no_line(capsys: pytest.
     assert not any(line.startswith("2026-11-16 [error]") for line in lines)
 
 
-def test_lines_for_machines_say_what_was_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_for_machines_contain_the_narration(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs(json=True)
     structlog.get_logger("kingdom").warning(HOSTILE)
     line = capsys.readouterr().err

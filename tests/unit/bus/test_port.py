@@ -90,7 +90,7 @@ async def test_publishing_copies_an_envelope_to_each_of_its_streams() -> None:
     ]
 
 
-async def test_an_envelope_nobody_wants_is_not_copied_and_an_unknown_stream_is_refused() -> None:
+async def test_an_envelope_without_subscribers_is_not_copied_and_an_unknown_stream_is_refused() -> None:
     transaction = DictTransaction()
     await transaction.publish(Envelope(type="Unheard"))
     assert transaction.changes.copies == {}
@@ -210,7 +210,7 @@ async def test_a_retry_at_the_last_attempt_is_a_death_of_the_same_cause(message:
 @pytest.mark.parametrize(
     "outcome", [Retry(timedelta(1), "c\x00", "a\x00b"), Dead("a\x00b", "c\x00"), Defer(NOON, "a\x00b")]
 )
-async def test_the_text_of_an_outcome_can_be_stored_whatever_the_error_said(outcome: AnyOutcome) -> None:
+async def test_the_text_of_an_outcome_can_be_stored_for_any_error(outcome: AnyOutcome) -> None:
     transaction = DictTransaction()
     await transaction.settle(delivery(), outcome)
     (settled,) = transaction.outcomes().values()
@@ -238,7 +238,7 @@ async def test_a_defer_at_the_last_attempt_is_still_a_defer() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Retry(timedelta(1)), Defer(NOON, "closed"), Dead("no"), Release()])
-async def test_what_stops_a_run_gives_the_rest_of_it_back(outcome: AnyOutcome) -> None:
+async def test_an_outcome_that_stops_a_run_gives_its_rest_back(outcome: AnyOutcome) -> None:
     transaction = DictTransaction()
     first, second, _, _ = run_of("k", 3, 5, 8, 9)
     await transaction.settle(first, Done())

@@ -158,7 +158,7 @@ async def test_a_run_that_does_not_mind_deaths_goes_to_the_end() -> None:
 
 
 @pytest.mark.usefixtures("no_waiting")
-async def test_a_letter_that_somebody_else_took_is_no_step() -> None:
+async def test_a_letter_that_another_process_took_is_no_step() -> None:
     operations = DeadLetters(5)
     steps = []
     async for step in redrive_all(operations, find_dead_letters(operations, DeadFilter()), RedrivePlan(), actor="ann"):

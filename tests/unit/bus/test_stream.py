@@ -41,7 +41,7 @@ def test_a_stream_declared_twice_is_refused() -> None:
         Topology([Stream(name="a"), Stream(name="a", ordered=True)])
 
 
-def test_a_family_stands_for_all_its_members() -> None:
+def test_a_family_matches_all_its_members() -> None:
     family = Stream(name="soldier.{host}", ordered=True, retry=RetryPolicy(max_attempts=3))
     topology = Topology([family])
     assert topology.stream("soldier.a") == replace(family, name="soldier.a")
@@ -55,13 +55,13 @@ def test_a_name_that_only_resembles_a_family_is_no_member(name: str) -> None:
         Topology([Stream(name="soldier.{host}")]).stream(name)
 
 
-def test_families_that_share_a_prefix_are_told_apart() -> None:
+def test_families_that_share_a_prefix_are_distinguished() -> None:
     topology = Topology([Stream(name="soldier.{host}", ordered=True), Stream(name="soldier.{host}.control")])
     assert topology.stream("soldier.a").ordered
     assert not topology.stream("soldier.a.control").ordered
 
 
-def test_a_plain_stream_comes_before_a_family_that_would_match_it() -> None:
+def test_a_single_stream_takes_precedence_over_a_family_that_would_match_it() -> None:
     topology = Topology([Stream(name="soldier.{host}", ordered=True), Stream(name="soldier.chief")])
     assert not topology.stream("soldier.chief").ordered
 

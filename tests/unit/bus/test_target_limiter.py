@@ -25,7 +25,7 @@ def test_a_target_without_a_rate_is_always_open() -> None:
     assert [free.try_acquire() for _ in range(100)] == [None] * 100
 
 
-def test_the_rate_allows_a_burst_and_then_tells_how_long_to_wait() -> None:
+def test_the_rate_allows_a_burst_and_then_gives_a_time_to_wait() -> None:
     clock = Clock()
     limited = gate(clock, calls_per_second=2.0, burst=3)
     assert [limited.try_acquire() for _ in range(3)] == [None] * 3
@@ -35,7 +35,7 @@ def test_the_rate_allows_a_burst_and_then_tells_how_long_to_wait() -> None:
     assert limited.try_acquire() is not None
 
 
-def test_those_who_are_refused_get_places_one_after_another() -> None:
+def test_refused_clients_get_places_one_after_another() -> None:
     clock = Clock()
     limited = gate(clock, calls_per_second=2.0)
     assert limited.try_acquire() is None
@@ -47,7 +47,7 @@ def test_those_who_are_refused_get_places_one_after_another() -> None:
     assert limited.try_acquire() == (timedelta(seconds=0.5), "rate limit of shop")
 
 
-def test_places_that_nobody_came_back_for_are_forgotten_when_their_time_is_over() -> None:
+def test_expired_positions_are_forgotten() -> None:
     clock = Clock()
     limited = gate(clock, calls_per_second=2.0)
     assert [limited.try_acquire() is None for _ in range(500)].count(True) == 1
@@ -85,7 +85,7 @@ def test_no_span_of_time_sees_more_calls_than_its_rate_and_a_burst(
 
 
 @given(st.floats(0.1, 100), st.integers(1, 5))
-def test_whoever_waits_as_told_gets_in(rate: float, burst: int) -> None:
+def test_a_caller_that_waits_as_long_as_required_gets_in(rate: float, burst: int) -> None:
     clock = Clock()
     limited = gate(clock, calls_per_second=rate, burst=burst)
     for _ in range(20):
@@ -166,7 +166,7 @@ def test_an_open_circuit_uses_up_no_rate() -> None:
     assert both.try_acquire() is None
 
 
-def test_each_target_name_has_one_gate() -> None:
+def test_each_target_name_has_one_limiter() -> None:
     gates = TargetLimiters()
     assert gates.get(Target(name="a")) is gates.get(Target(name="a"))
     assert gates.get(Target(name="a")) is not gates.get(Target(name="b"))

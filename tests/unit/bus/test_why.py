@@ -95,11 +95,11 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("facts", "sentence"), CASES.values(), ids=CASES.keys())
-def test_the_reason_is_told_in_a_sentence(facts: dict[str, Any], sentence: str) -> None:
+def test_the_reason_is_a_sentence(facts: dict[str, Any], sentence: str) -> None:
     assert sentence in why(situation(**facts))
 
 
-def test_every_case_is_told_apart() -> None:
+def test_every_case_is_distinguished() -> None:
     sentences = {why(situation(**facts)) for facts, _ in CASES.values()}
     # A pause comes first, whatever else delays the event.
     assert len(sentences) == len(CASES)

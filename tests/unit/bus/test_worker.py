@@ -84,17 +84,19 @@ async def until(ready: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("call", ["claim", "reap", "wait"])
-async def test_an_error_beside_the_handlers_is_told_once_and_the_worker_goes_on(
+async def test_an_error_outside_of_handlers_is_reported_once_and_the_worker_continues(
     call: str, error: BaseException
 ) -> None:
     bus = Empty(**{call: error})
     configure_logs(json=True, level=logging.WARNING)
-    with capture_logs() as told:
+    with capture_logs() as reported:
         async with at_work(bus) as running:
             await until(lambda: bus.calls[call] >= 3)
             assert not running.done()
         await running
-    assert [entry["event"] for entry in told] == [f"{'reaping' if call == 'reap' else 'claim'} failed, trying again"]
+    assert [entry["event"] for entry in reported] == [
+        f"{'reaping' if call == 'reap' else 'claim'} failed, trying again"
+    ]
 
 
 async def test_a_worker_whose_reaper_ends_stops_and_says_so() -> None:

@@ -16,7 +16,7 @@ BROKEN = "sentinel: {github: {token: env:NOT_SET_ANYWHERE, logins: [us]}}\n"
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of its own, in which nobody has named a store."""
+    """An empty directory without a configured store."""
     monkeypatch.chdir(tmp_path)
     for name in ("KINGDOM_DATABASE_URL", "DATABASE_URL"):
         monkeypatch.delenv(name, raising=False)
@@ -28,12 +28,12 @@ def types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     return Typist(capsys, monkeypatch)
 
 
-def test_what_cannot_be_read_is_told_of_once_however_often_somebody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_item_is_reported_once_however_often_it_is_read(capsys: pytest.CaptureFixture[str]) -> None:
     call = CommandCall(CommandOutput(json=True), {})
     records = [Record(kind="number", id=str(number), state="there", doc={"is": number}) for number in ("one", 2)]
     assert [call.readable(records, dict[str, int]) for _ in range(2)] == [[{"is": 2}]] * 2
-    told = capsys.readouterr()
-    assert (told.out, told.err.count("\n"), told.err.startswith("one is left out: ")) == ("", 1, True)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n"), captured.err.startswith("one is left out: ")) == ("", 1, True)
 
 
 def test_without_a_word_it_is_the_default() -> None:
@@ -51,7 +51,7 @@ def test_a_file_that_is_named_counts_and_that_of_the_directory_is_not_read(here:
     assert settings_of(config="named.yaml").database_url == "file:named"
 
 
-def test_a_file_that_names_no_store_leaves_it_to_the_common_variable_or_has_it_beside_itself(
+def test_a_file_without_a_store_uses_the_common_variable_or_the_directory_next_to_it(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here / "sub").mkdir()
@@ -61,28 +61,30 @@ def test_a_file_that_names_no_store_leaves_it_to_the_common_variable_or_has_it_b
     assert settings_of(config="sub/kingdom.yaml").database_url == "file:common"
 
 
-def test_a_person_who_names_a_store_counts_more_than_any_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_on_the_command_line_takes_precedence_over_any_file(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (here / "kingdom.yaml").write_text("database_url: file:elsewhere\n")
     assert settings_of(database_url=DEFAULT_URL).database_url == DEFAULT_URL
     monkeypatch.setenv("KINGDOM_DATABASE_URL", "file:mine")
     assert settings_of().database_url == "file:mine"
 
 
-@pytest.mark.parametrize(("text", "told"), [(None, "does not exist"), ("king: [\n", "not valid YAML")])
+@pytest.mark.parametrize(("text", "reported"), [(None, "does not exist"), ("king: [\n", "not valid YAML")])
 def test_a_file_that_is_named_must_be_one_even_where_another_store_counts(
-    here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch, text: str | None, told: str
+    here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch, text: str | None, reported: str
 ) -> None:
     monkeypatch.setenv("KINGDOM_DATABASE_URL", "file:mine")
     assert types("send", "--type", "demo.hello").code == 0
     if text:
         (here / "named.yaml").write_text(text)
     done = types("event", "list", "--config", "named.yaml")
-    assert (done.code, "named.yaml" in done.err, told in done.err) == (2, True, True), done
+    assert (done.code, "named.yaml" in done.err, reported in done.err) == (2, True, True), done
     (here / "named.yaml").write_text("database_url: env:NOT_SET_ANYWHERE\n")
     assert types("event", "list", "--config", "named.yaml").code == 0
 
 
-def test_a_check_tells_which_store_and_which_generals_count(
+def test_a_check_shows_which_store_and_which_generals_count(
     here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def counting() -> tuple[str, str]:
@@ -107,7 +109,7 @@ def test_a_mistake_elsewhere_in_the_settings_hides_no_general_and_no_host(here: 
     assert found["generals"] == "gen-hello"
 
 
-def test_every_command_looks_into_the_same_store(here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_uses_the_same_store(here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "kingdom.yaml").write_text("time_zone: UTC\n")
     monkeypatch.setenv("DATABASE_URL", "file:common")
     assert types("send", "--type", "demo.hello", "--id", "evt-cli-1").code == 0
@@ -129,7 +131,7 @@ def test_a_file_of_settings_can_be_named_to_every_command(here: Path, types: Typ
     assert types("ps").code == 1
 
 
-def test_the_generals_are_at_one_place_for_everybody(
+def test_the_generals_are_in_one_place_for_all_roles(
     here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def generals() -> str:
@@ -154,7 +156,7 @@ def test_the_generals_are_at_one_place_for_everybody(
     assert generals() == "ours/gen-hello"
 
 
-def test_who_only_looks_needs_no_secret_of_the_court(here: Path, types: Typist) -> None:
+def test_a_read_only_command_needs_no_secret_of_the_court(here: Path, types: Typist) -> None:
     (here / "kingdom.yaml").write_text(BROKEN)
     assert types("send", "--type", "demo.hello", "--id", "evt-cli-1").code == 0
     for words in ("event list", "assignment list", "why evt-cli-1", "explain evt-cli-1"):
@@ -165,7 +167,7 @@ def test_who_only_looks_needs_no_secret_of_the_court(here: Path, types: Typist) 
         assert (done.code, "NOT_SET_ANYWHERE, which is not set" in done.err) == (2, True), words
 
 
-def test_what_needs_no_store_needs_none_named(here: Path, types: Typist) -> None:
+def test_a_command_that_needs_no_store_needs_no_name_of_one(here: Path, types: Typist) -> None:
     assert types("general", "create", "docs", "--directory", "ours").code == 0
     (here / "one.yaml").write_text("name: Greet\nworks:\n- name: greet\n  tasks: [Say hello.]\n")
     (here / "kingdom.yaml").write_text("database_url: env:NOT_SET_ANYWHERE\n")
@@ -174,7 +176,7 @@ def test_what_needs_no_store_needs_none_named(here: Path, types: Typist) -> None
     assert types("general", "validate").code == 2
 
 
-def test_a_realm_that_is_there_already_is_told_of_without_its_password(
+def test_an_existing_realm_is_reported_without_its_password(
     here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://me:hush@127.0.0.1:9/shop")

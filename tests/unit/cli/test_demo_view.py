@@ -41,7 +41,7 @@ def test_a_role_without_a_recent_heartbeat_is_not_shown_as_running() -> None:
     assert "○ general" in roles
 
 
-def test_what_an_agent_says_cannot_steer_the_terminal() -> None:
+def test_a_message_of_an_agent_cannot_control_the_terminal() -> None:
     line = NarrationLine("agent", "“\x1b[2J\x07gone”", Tone.WORDS)
     screen = "\n".join(shown(screen_view("", "", [line], DemoState(), height=HEIGHT)))
     assert ("\x1b" in screen, "\\x1b[2J" in screen) == (False, True)

@@ -16,7 +16,7 @@ from kingdom.court.records import ASSIGNMENTS
 from kingdom.workflow.records import WORKFLOWS
 
 _EXAMPLE = "Example: "
-# What nobody can know before it is typed.
+# Values that cannot be completed.
 _FREE = {"NAME", "URL", "MODULE:OBJECT", "WORDS"}
 _RUN = {"WORKFLOW", "RUN"}
 
@@ -68,9 +68,9 @@ def test_the_help_has_an_example_that_can_be_typed(name: str, tmp_path: Path, mo
     (tmp_path / "kingdom.jsonl.gz").touch()
     monkeypatch.chdir(tmp_path)
     command = COMMANDS[name]
-    told = examples(command)
-    assert told
-    for example in told:
+    reported = examples(command)
+    assert reported
+    for example in reported:
         assert name in [parse(words) for words in lines(example)], example
     assert all(parameter.help for parameter in command.params if parameter.param_type_name == "option")
 
@@ -91,12 +91,12 @@ def test_every_alias_is_short_for_a_command() -> None:
     assert [alias for alias, words in ALIASES.items() if " ".join(words) not in COMMANDS] == []
 
 
-def test_every_argument_is_completed_unless_nobody_can_know_it() -> None:
+def test_every_argument_is_completed_unless_its_values_are_unknowable() -> None:
     def is_offered(name: str, arguments: list[Any], number: int) -> bool:
         metavar = (arguments[number].metavar or "").strip("[].")
         sources = sources_of(name.partition(" ")[0], [metavar])
         if _RUN & {*metavar.split("|")}:
-            # Whoever takes a run takes the assignment that it does, too.
+            # An argument for a run also accepts its assignment.
             return {WORKFLOWS.name, ASSIGNMENTS.name} <= {*sources}
         if metavar in _FREE or sources:
             return True

@@ -28,11 +28,11 @@ class Tags(HTMLParser):
 
 def story(words: str) -> Timeline:
     log = begun()
-    log.says(9, "task.needs_human", "gen-a", task_id="t", question=words)
-    log.says(10, "AgentError", words, workId=WORK, error=words)
-    log.says(11, "WorkRetried", workId=WORK, workflowId=RUN, reason=words, failures=1)
+    log.add(9, "task.needs_human", "gen-a", task_id="t", question=words)
+    log.add(10, "AgentError", words, workId=WORK, error=words)
+    log.add(11, "WorkRetried", workId=WORK, workflowId=RUN, reason=words, failures=1)
     answered(log, 3600 * 24)
-    log.says(3600 * 24 + 5, "WorkCompleted", workId=WORK, workflowId=RUN)
+    log.add(3600 * 24 + 5, "WorkCompleted", workId=WORK, workflowId=RUN)
     given = material(log, assignments=[assignment(ended_at=after(3600 * 24 + 9), reason=words)])
     return build_timeline(replace(given, event=event(payload={"title": words})))
 
@@ -43,7 +43,7 @@ def tags(text: str) -> list[tuple[str, dict[str, str | None]]]:
     return reader.found
 
 
-def test_hostile_words_are_text_and_neither_markup_nor_control_characters() -> None:
+def test_hostile_text_is_neither_markup_nor_control_characters() -> None:
     text = page(story(HOSTILE), after(0))
     assert {tag for tag, _ in tags(text)} == {tag for tag, _ in tags(page(story("calm"), after(0)))}
     assert not any(name.startswith("on") for _, attributes in tags(text) for name in attributes)
@@ -52,14 +52,14 @@ def test_hostile_words_are_text_and_neither_markup_nor_control_characters() -> N
     assert "\u202e" not in text
 
 
-def test_what_became_of_it_ends_as_one_sentence() -> None:
+def test_the_outcome_ends_as_one_sentence() -> None:
     for words, end in (("Answered.", ": Answered."), ("Hello to you too!", "too!"), ("no money", ": no money.")):
         (strand,) = story(words).strands
         assert result_of(strand).endswith(end)
         assert not result_of(strand).endswith(("..", "!."))
 
 
-def test_the_page_asks_nothing_of_anybody_else() -> None:
+def test_the_page_requests_nothing_from_other_hosts() -> None:
     text = page(story("calm"), after(0))
     assert not [tag for tag, _ in tags(text) if tag in ("script", "link", "img", "iframe", "object", "a")]
     policies = [each["content"] for tag, each in tags(text) if each.get("http-equiv") == "Content-Security-Policy"]
@@ -104,7 +104,7 @@ def test_a_night_of_waiting_leaves_room_for_the_seconds_of_work() -> None:
     assert places[19] - places[0] > 0.3 * (places[-1] - places[0])
 
 
-def test_a_place_leads_back_to_its_time() -> None:
+def test_a_position_is_mapped_back_to_its_time() -> None:
     scale = Scale([after(0), after(10), after(5000)])
     for seconds in (0, 3, 10, 400, 5000):
         assert abs(scale.at(scale.x(after(seconds))) - after(seconds)) < timedelta(milliseconds=1)

@@ -6,7 +6,7 @@ from rich.console import Console
 from kingdom.cli.attach.files_view import changed_files, files_view
 
 
-def test_files_come_latest_first_and_neither_links_nor_gits_own_are_followed(tmp_path: Path) -> None:
+def test_files_are_listed_latest_first_without_links_and_without_files_of_git(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_text("x")
     top = tmp_path / "top"

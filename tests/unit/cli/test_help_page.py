@@ -20,7 +20,7 @@ def test_headings_and_names_are_colored_where_that_is_wanted() -> None:
         assert all(f"\x1b[36m{name}\x1b[0m" in page for name in group)
 
 
-def test_it_is_said_what_an_alias_is_short_for() -> None:
+def test_help_shows_what_an_alias_is_short_for() -> None:
     page = " ".join(help_page(80, colored=False).split())
     assert all(f"(= {' '.join(words)})" in page for words in ALIASES.values())
 

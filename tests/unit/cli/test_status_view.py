@@ -1,4 +1,4 @@
-"""How the court stands, as people read it."""
+"""The status of the court, as people read it."""
 
 from datetime import UTC, datetime
 
@@ -12,7 +12,7 @@ from kingdom.court.status import CourtStatus, HealthSummary, MoneySummary, Parke
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
 
-def a_standing(*parked: ParkedRun) -> CourtStatus:
+def a_court_status(*parked: ParkedRun) -> CourtStatus:
     return CourtStatus(
         at=NOON,
         health=HealthSummary(level="green", reason=""),
@@ -32,23 +32,23 @@ def a_standing(*parked: ParkedRun) -> CourtStatus:
 
 def test_a_run_that_waits_for_its_vendor_is_shown_with_reason_and_time() -> None:
     reason = "usage limit reached; it goes on by itself at 2026-11-15 15:00 UTC"
-    lines = [line.plain for line in facts(a_standing(ParkedRun(workflow="wf-1", until=NOON, reason=reason)))]
+    lines = [line.plain for line in facts(a_court_status(ParkedRun(workflow="wf-1", until=NOON, reason=reason)))]
     assert f"parked       wf-1: {reason}" in lines
 
 
 def test_the_money_of_the_day_is_that_of_generals() -> None:
-    lines = [line.plain for line in facts(a_standing())]
+    lines = [line.plain for line in facts(a_court_status())]
     assert "money today  ok: $1.00 spent by Generals and $2.00 set aside of $300.00" in lines
 
 
-def test_where_nothing_is_parked_nothing_is_said_of_it() -> None:
-    assert not any(line.plain.startswith("parked") for line in facts(a_standing()))
+def test_without_parked_runs_nothing_is_shown() -> None:
+    assert not any(line.plain.startswith("parked") for line in facts(a_court_status()))
 
 
 @pytest.mark.parametrize(
-    ("level", "effect", "told"), [("green", "", ""), ("orange", "one run at a time", ": one run at a time")]
+    ("level", "effect", "reported"), [("green", "", ""), ("orange", "one run at a time", ": one run at a time")]
 )
-def test_a_health_that_holds_something_back_says_what(level: str, effect: str, told: str) -> None:
+def test_a_health_level_that_holds_work_back_says_which(level: str, effect: str, reported: str) -> None:
     health = HealthSummary(level=level, reason="cpu_percent: 85", age_seconds=5, effect=effect)
-    first = next(facts(msgspec.structs.replace(a_standing(), health=health)))
-    assert first.plain == f"health       {level} (cpu_percent: 85), read 5.0 s ago{told}"
+    first = next(facts(msgspec.structs.replace(a_court_status(), health=health)))
+    assert first.plain == f"health       {level} (cpu_percent: 85), read 5.0 s ago{reported}"

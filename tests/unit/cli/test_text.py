@@ -26,7 +26,7 @@ def test_a_duration_is_read_with_its_unit(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5s", "5 weeks", "1e3"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_a_text_that_is_not_a_duration_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="duration"):
         duration(text)
 
@@ -71,7 +71,7 @@ def test_machine_output_has_camel_case_names_and_untouched_contents() -> None:
     }
 
 
-def test_a_span_of_time_is_told_in_its_largest_unit() -> None:
+def test_a_duration_is_shown_in_its_largest_unit() -> None:
     assert [format_duration(s) for s in (0.26, 59, 90, 5400, 129600)] == [
         "0.3 s",
         "59.0 s",

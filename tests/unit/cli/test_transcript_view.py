@@ -9,7 +9,7 @@ TURN = "wf-1-w1-t1#1"
 
 
 def shown(*entries: TranscriptEntry) -> list[str]:
-    """Return what a person reads, without the times."""
+    """Return the shown lines without the times."""
     return [line.plain[9:].rstrip() for line in TranscriptView().lines(entries)]
 
 
@@ -18,7 +18,7 @@ def entry(kind: str, /, **fields: Any) -> TranscriptEntry:
 
 
 @pytest.mark.parametrize(
-    ("told", "line"),
+    ("reported", "line"),
     [
         (entry("session", session="s-1", model="m", agent="claude"), "session   claude, m, session s-1"),
         (entry("prompt", text="Do it.\n"), "asked     Do it."),
@@ -37,27 +37,29 @@ def entry(kind: str, /, **fields: Any) -> TranscriptEntry:
         (entry("ended", reason="exit code 1"), "ended     exit code 1"),
     ],
 )
-def test_every_entry_of_the_vocabulary_is_told_in_words(told: TranscriptEntry, line: str) -> None:
-    assert shown(told) == [line]
+def test_every_entry_type_has_a_description(reported: TranscriptEntry, line: str) -> None:
+    assert shown(reported) == [line]
 
 
-@pytest.mark.parametrize("told", [entry("thought", text="hm"), {"n": 1}, entry("spent", costUsd=2), entry("begun")])
-def test_what_is_an_agents_own_business_is_passed_over(told: TranscriptEntry) -> None:
-    assert shown(told) == []
+@pytest.mark.parametrize("reported", [entry("thought", text="hm"), {"n": 1}, entry("spent", costUsd=2), entry("begun")])
+def test_internal_entries_of_an_agent_are_skipped(reported: TranscriptEntry) -> None:
+    assert shown(reported) == []
 
 
-@pytest.mark.parametrize("told", [entry("said"), entry("tool"), entry("petition", body=None), entry("answered"), {}])
-def test_fields_that_are_missing_do_no_harm(told: TranscriptEntry) -> None:
-    assert len(shown(told)) <= 1
+@pytest.mark.parametrize(
+    "reported", [entry("said"), entry("tool"), entry("petition", body=None), entry("answered"), {}]
+)
+def test_fields_that_are_missing_do_no_harm(reported: TranscriptEntry) -> None:
+    assert len(shown(reported)) <= 1
 
 
-def test_the_time_is_told_where_it_is_known() -> None:
+def test_the_time_is_shown_if_it_is_known() -> None:
     (line,) = TranscriptView().lines([{"type": "said", "at": "2026-01-01T10:20:30Z", "text": "x"}])
     assert line.plain[2] == line.plain[5] == ":"
     assert line.plain[6:8] == "30"
 
 
-def test_pieces_of_text_are_told_as_one() -> None:
+def test_pieces_of_text_are_joined() -> None:
     pieces = [
         entry("said", text="one"),
         entry("spent", costUsd=0.1),
@@ -68,14 +70,14 @@ def test_pieces_of_text_are_told_as_one() -> None:
     assert shown(*pieces)[0] == "said      one\n                   two"
 
 
-def test_an_answer_that_was_just_said_is_not_told_twice() -> None:
+def test_a_shown_answer_is_not_shown_twice() -> None:
     assert shown(entry("said", text="All done."), entry("answered", answer="All done.\n", costUsd=0.5)) == [
         "said      All done.",
         "done      ($0.50)",
     ]
 
 
-def test_what_says_nothing_new_is_not_told() -> None:
+def test_repeated_and_empty_entries_are_not_shown() -> None:
     busy = entry("noted", text="the model is busy")
     assert shown(busy, busy, entry("output", text=" \n"), busy) == ["note      the model is busy"]
 
@@ -114,9 +116,9 @@ def test_nothing_that_an_agent_says_steers_the_terminal() -> None:
         ({"type": "said", "text": "hi"}, "said", {"text": "hi"}),
     ],
 )
-def test_what_the_scripted_agent_notes_has_common_words(
+def test_entries_of_the_scripted_agent_have_the_common_types(
     written: TranscriptEntry, kind: str, fields: TranscriptEntry
 ) -> None:
-    told = normalize_entry(written)
-    assert told["type"] == kind
-    assert fields.items() <= told.items()
+    reported = normalize_entry(written)
+    assert reported["type"] == kind
+    assert fields.items() <= reported.items()

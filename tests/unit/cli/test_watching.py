@@ -11,14 +11,14 @@ from kingdom.cli.framework.watching import count_hidden_rows, watch
 
 
 class _Enough(Exception):
-    """Somebody has seen enough."""
+    """Raised to end the watching."""
 
 
-@pytest.mark.parametrize(("json", "said"), [(True, "[1]\n[2]\n[11]\n"), (False, "1\n2\n11\n")])
+@pytest.mark.parametrize(("json", "output"), [(True, "[1]\n[2]\n[11]\n"), (False, "1\n2\n11\n")])
 async def test_a_pipe_gets_a_block_only_when_something_that_matters_has_changed(
     capsys: pytest.CaptureFixture[str],
     json: bool,  # noqa: FBT001 - a case of the test
-    said: str,
+    output: str,
 ) -> None:
     seen = iter((1, 1, 2, 12, 2, 11))
 
@@ -37,7 +37,7 @@ async def test_a_pipe_gets_a_block_only_when_something_that_matters_has_changed(
             relevant=lambda number: number % 10,
             every_seconds=0,
         )
-    assert capsys.readouterr().out == said
+    assert capsys.readouterr().out == output
 
 
 @pytest.mark.parametrize(

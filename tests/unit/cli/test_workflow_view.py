@@ -85,7 +85,7 @@ def test_a_run_is_shown_with_its_works_tasks_checkouts_and_checkpoints() -> None
     ]
 
 
-def test_a_failure_is_told_once() -> None:
+def test_a_failure_is_reported_once() -> None:
     run = half_done()
     run.status, run.reason = WorkflowStatus.FAILED, "work polish failed: no rhyme"
     run.works[1].verification.error = "no rhyme"
@@ -107,7 +107,7 @@ def test_a_question_is_shown_with_its_choices_and_not_again_as_a_reason() -> Non
     assert "asks: Which?" in drawn(list_view([run]))
 
 
-def test_what_agents_say_does_not_steer_the_terminal() -> None:
+def test_messages_of_agents_do_not_control_the_terminal() -> None:
     run = half_done()
     run.reason = "\x1b[2J gone"
     assert "\x1b[2J" not in drawn(tree_view(run, None, NOW))
@@ -119,7 +119,7 @@ def test_a_list_has_a_line_per_run_with_what_is_done_and_spent() -> None:
     assert [*row[:6]] == ["wf-1", "Poem", "RUNNING", "box", "1/2", "$0.50"]
 
 
-def test_a_run_says_what_it_is_about_to_do() -> None:
+def test_a_run_shows_its_next_step() -> None:
     run = half_done()
     run.stop_request = StopRequest(outcome=StopOutcome.PAUSE, reason="a person paused it")
     assert describe_state(run) == "wf-1 is RUNNING and about to pause (a person paused it)"
@@ -176,7 +176,7 @@ def test_a_definition_is_read_back_as_it_was_written() -> None:
     assert [(work.id, work.definition) for work in change.works or ()] == [(w.id, w.definition) for w in run.works]
 
 
-def test_what_a_definition_leaves_out_stays() -> None:
+def test_fields_missing_from_a_definition_stay_unchanged() -> None:
     change = read_definition("works: [{name: new, tasks: [Do it]}]", "run.yaml")
     assert (change.git_refs, change.mcp_server_refs) == (None, None)
     (work,) = change.works or ()
@@ -195,6 +195,6 @@ def test_what_a_definition_leaves_out_stays() -> None:
         ("works:\n- name: a\n  tasks: 7", "run.yaml:3: works"),
     ],
 )
-def test_a_definition_that_makes_no_sense_is_refused_with_its_place(text: str, words: str) -> None:
+def test_an_invalid_definition_is_refused_with_its_place(text: str, words: str) -> None:
     with pytest.raises(Misconfigured, match=words):
         read_definition(text, "run.yaml")

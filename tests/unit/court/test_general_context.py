@@ -13,9 +13,7 @@ NOW = datetime(2026, 2, 7, 10, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(("waited", "again"), [(-1, 0.5), (0, 0.5), (2, 2), (9, 9), (3600, 10)])
-def test_what_has_just_come_is_looked_at_again_soon_and_what_waits_for_long_less_often(
-    waited: float, again: float
-) -> None:
+def test_new_questions_are_checked_often_and_old_ones_less_often(waited: float, again: float) -> None:
     context = GeneralContext(packages=dict, channel="", zone=ZoneInfo("UTC"), clock=lambda: NOW)
     envelope = Envelope(type="AssignmentGiven", occurred_at=NOW - timedelta(seconds=waited))
     deferred = context.defer(Event(None, envelope, attempt=1, fence=1), "no host has room")

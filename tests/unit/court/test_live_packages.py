@@ -1,4 +1,4 @@
-"""Generals come, change and go while the court is at work."""
+"""Generals come, change and go while the court is running."""
 
 import shutil
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def test_a_changed_prompt_counts_from_the_next_assignment_on(generals: Path) -> 
     assert "Be brief." in after.works[0].tasks[0].query
 
 
-def test_a_broken_general_disables_only_itself_until_it_is_mended(generals: Path) -> None:
+def test_a_broken_general_disables_only_itself_until_it_is_repaired(generals: Path) -> None:
     install(generals, "gen-pr")
     folder = install(generals, "gen-briefing")
     packages = _Looking(generals)
@@ -63,7 +63,7 @@ def test_a_broken_general_disables_only_itself_until_it_is_mended(generals: Path
     assert sorted(packages.by_name()) == ["gen-briefing", "gen-pr"]
 
 
-def test_what_a_general_remembers_is_no_change_of_it(generals: Path) -> None:
+def test_the_memory_of_a_general_is_no_change_of_its_package(generals: Path) -> None:
     folder = install(generals, "gen-pr")
     packages = _Looking(generals)
     known = packages.all()
@@ -72,7 +72,7 @@ def test_what_a_general_remembers_is_no_change_of_it(generals: Path) -> None:
     assert packages.all() is known
 
 
-def test_files_are_looked_at_now_and_then_only(generals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_checked_only_now_and_then(generals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_packages, "_CHECK_SECONDS", 3600)
     packages = LivePackages(generals)
     assert packages.all() == ()
@@ -80,7 +80,7 @@ def test_files_are_looked_at_now_and_then_only(generals: Path, monkeypatch: pyte
     assert packages.all() == ()
 
 
-def test_a_look_that_fails_is_never_read_as_no_generals(generals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_read_of_the_generals_does_not_count_as_none(generals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(generals, "gen-pr")
     packages = LivePackages(generals)
     with monkeypatch.context() as patched:

@@ -16,7 +16,7 @@ from kingdom.errors import Ambiguous, Misconfigured, NotFound
 from tests.patience import PATIENCE_SECONDS
 
 
-def test_what_an_agent_learned_is_shown_to_later_ones_of_the_same_repository(tmp_path: Path) -> None:
+def test_sentences_that_an_agent_learned_are_shown_to_later_ones_of_the_same_repository(tmp_path: Path) -> None:
     updates = [
         "Tests need a database.",
         {"about": "repo", "text": "Run make\n```check"},
@@ -40,14 +40,14 @@ def test_nothing_that_an_agent_learned_crosses_repositories(tmp_path: Path, abou
     assert load_memory(tmp_path, "acme/private") == load_memory(tmp_path, "") == ""
 
 
-def test_what_was_learned_without_a_repository_reaches_none(tmp_path: Path) -> None:
+def test_a_sentence_learned_without_a_repository_reaches_none(tmp_path: Path) -> None:
     apply_memory_updates(tmp_path, ["Mornings are busy."], "", "wf-1, 2026-02-07")
     shown = "# Work without a repository\n\n- Mornings are busy. [patterns of no repository, wf-1, 2026-02-07]\n"
     assert load_memory(tmp_path, "") == shown
     assert load_memory(tmp_path, "acme/shop") == ""
 
 
-def test_a_person_lets_a_sentence_count_everywhere_with_where_it_came_from(tmp_path: Path) -> None:
+def test_a_person_promotes_a_sentence_and_its_origin_is_kept(tmp_path: Path) -> None:
     learned = ["Tests need a database.", {"about": "decisions", "text": "Nothing is pushed on Fridays. [x, y]"}]
     apply_memory_updates(tmp_path, [*learned, "Tests need patience."], "acme/shop", "wf-1, 2026-02-07")
     with pytest.raises(Ambiguous, match="patience"):
@@ -71,7 +71,7 @@ def test_a_person_lets_a_sentence_count_everywhere_with_where_it_came_from(tmp_p
         promote_line(tmp_path, "a database")
 
 
-def test_a_sentence_that_is_learned_again_is_the_newest_and_stands_once(tmp_path: Path) -> None:
+def test_a_sentence_that_is_learned_again_is_the_newest_and_is_kept_once(tmp_path: Path) -> None:
     for run in ("wf-1", "wf-2"):
         apply_memory_updates(tmp_path, ["first", "second"] if run == "wf-1" else ["first"], "acme/shop", run)
     assert [(each.text, each.origin) for each in list_memory(tmp_path)] == [
@@ -88,7 +88,7 @@ def test_repositories_with_one_slug_have_a_memory_each_and_one_repository_has_on
     assert "under the mat" in load_memory(tmp_path, "Acme/Web-App")
 
 
-def test_what_an_earlier_version_wrote_becomes_the_oldest_that_is_known(tmp_path: Path) -> None:
+def test_memory_of_an_earlier_version_becomes_the_oldest(tmp_path: Path) -> None:
     apply_memory_updates(tmp_path, [{"about": "repo", "text": each} for each in ("both", "new")], repo="acme/shop")
     earlier = tmp_path / "memory" / "repo-acme-shop.md"
     earlier.write_text("- old\n- both\n")
@@ -127,7 +127,7 @@ def test_the_oldest_lines_go_when_a_file_is_full(tmp_path: Path, about: str) -> 
     assert bytes_max - 60 < file.stat().st_size <= bytes_max
 
 
-def test_what_is_no_update_is_refused_and_the_others_are_kept(tmp_path: Path) -> None:
+def test_invalid_memory_updates_are_refused_and_the_others_are_kept(tmp_path: Path) -> None:
     updates = [7, {"about": "../../etc/passwd", "text": "x"}, {"text": " \x07 "}, {"about": "repo", "text": "y"}, "z"]
     refused = apply_memory_updates(tmp_path, updates)
     assert len(refused) == 4
@@ -173,7 +173,7 @@ def test_a_linked_file_is_replaced_and_what_it_led_to_stays(tmp_path: Path) -> N
     assert (tmp_path / "memory" / "elsewhere.md").read_text() == "- old\n- new [patterns of no repository]\n"
 
 
-def test_many_who_learn_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_concurrent_memory_updates_lose_nothing(tmp_path: Path) -> None:
     def learn(who: int) -> None:
         for number in range(10):
             apply_memory_updates(tmp_path, [f"{who}.{number}"])

@@ -1,4 +1,4 @@
-"""How the court stands, as Prometheus reads it."""
+"""The status of the court, as Prometheus reads it."""
 
 from datetime import UTC, datetime
 from math import isnan
@@ -85,7 +85,7 @@ async def test_a_scrape_finds_the_numbers_of_the_status_and_nothing_that_is_gone
     assert found["events_waiting"] == {"high": 0, "normal": 0, "low": 0}
 
 
-def test_what_nobody_has_measured_is_not_shown_as_well() -> None:
+def test_an_unmeasured_value_is_not_shown_as_healthy() -> None:
     registry = CollectorRegistry()
     court = CourtMetrics(registry)
 

@@ -77,21 +77,21 @@ def test_a_broken_package_disables_only_itself(tmp_path: Path) -> None:
     assert "gen-empty/general.yaml is missing" in loaded.broken[3].reason
 
 
-@pytest.mark.parametrize("heard", ["github.issue.mentioned", "github.*", "git*", "*", "[g]ithub.pr.mentioned"])
-def test_where_strangers_are_heard_a_general_for_github_must_name_repositories(tmp_path: Path, heard: str) -> None:
+@pytest.mark.parametrize("received", ["github.issue.mentioned", "github.*", "git*", "*", "[g]ithub.pr.mentioned"])
+def test_if_strangers_are_accepted_a_general_for_github_must_name_repositories(tmp_path: Path, received: str) -> None:
     folder = make(tmp_path)
     file = folder / "general.yaml"
-    text = f"name: gen-x\ndescription: Looks.\nsubscribes:\n  - type: demo.hello\n  - type: '{heard}'\n"
+    text = f"name: gen-x\ndescription: Looks.\nsubscribes:\n  - type: demo.hello\n  - type: '{received}'\n"
     file.write_text(text)
     assert load_package(folder).name == "gen-x"
     (broken,) = load_packages(tmp_path, accepts_strangers=True).broken
-    assert broken.reason.startswith(f"{file}:5: {heard} would accept events of every repository on GitHub")
+    assert broken.reason.startswith(f"{file}:5: {received} would accept events of every repository on GitHub")
     assert 'add a line `repos: ["OWNER/*"]`' in broken.reason
     file.write_text(f'{text}    repos: ["acme/*"]\n')
     assert load_packages(tmp_path, accepts_strangers=True).broken == ()
 
 
-def test_where_strangers_are_heard_what_does_not_come_from_github_needs_no_repository(tmp_path: Path) -> None:
+def test_if_strangers_are_accepted_events_from_outside_of_github_need_no_repository(tmp_path: Path) -> None:
     make(tmp_path, subscribes=[{"type": "jira.*"}, {"type": "demo.*"}, {"type": "gith"}], schedules=[MORNING])
     assert load_packages(tmp_path, accepts_strangers=True).broken == ()
 
@@ -122,7 +122,7 @@ def test_where_strangers_are_heard_what_does_not_come_from_github_needs_no_repos
         ({"name": "Looker"}, "name: must be text that matches the pattern"),
     ],
 )
-def test_what_is_wrong_in_general_yaml_is_told_with_its_place(
+def test_an_error_in_general_yaml_is_reported_with_its_place(
     tmp_path: Path, fields: dict[str, Any], complaint: str
 ) -> None:
     make(tmp_path, **fields)
@@ -185,7 +185,7 @@ def test_of_two_packages_with_one_schedule_the_second_is_broken(tmp_path: Path) 
     assert "schedule morning already belongs to gen-b: give it another name" in loaded.broken[0].reason
 
 
-def test_the_generals_that_come_with_kingdom_are_whole() -> None:
+def test_the_shipped_generals_are_complete() -> None:
     loaded = load_packages(SHIPPED)
     assert loaded.broken == ()
     assert {package.name for package in loaded.packages} == {
@@ -195,7 +195,7 @@ def test_the_generals_that_come_with_kingdom_are_whole() -> None:
     assert find_shipped_package("../generals/gen-pr") is None
 
 
-def test_the_generals_that_come_with_kingdom_ask_only_for_what_they_may() -> None:
+def test_the_shipped_generals_request_only_allowed_petitions() -> None:
     values = {"number": 7, "key": "SHOP-1", "summary": "Say hi", "channel": "engineering"}
     origin = AssignmentSubject(repo="acme/shop", number=7, ticket="SHOP-1", channel="engineering")
     asked: list[str] = []
@@ -251,7 +251,7 @@ def test_a_replaced_package_keeps_what_it_has_learned(tmp_path: Path) -> None:
     assert [path.name for path in place.iterdir()] == ["gen-x"]
 
 
-def test_a_package_that_was_put_aside_when_somebody_was_killed_comes_back(tmp_path: Path) -> None:
+def test_a_package_set_aside_by_a_killed_process_is_restored(tmp_path: Path) -> None:
     source, place = make(tmp_path / "drafts"), tmp_path / "generals"
     install_package(source, place, replace=False)
     (place / "gen-x").rename(place / ".gen-x.replaced")
@@ -260,7 +260,7 @@ def test_a_package_that_was_put_aside_when_somebody_was_killed_comes_back(tmp_pa
     assert [path.name for path in place.iterdir()] == ["gen-x"]
 
 
-def test_what_would_break_another_general_or_itself_is_not_installed(tmp_path: Path) -> None:
+def test_a_general_that_would_break_itself_or_another_is_not_installed(tmp_path: Path) -> None:
     drafts, place = tmp_path / "drafts", tmp_path / "generals"
     make(place, "gen-a", schedules=[MORNING])
     with pytest.raises(Misconfigured, match="schedule morning already belongs to gen-a"):

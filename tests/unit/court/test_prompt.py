@@ -50,7 +50,7 @@ def template(**fields: Any) -> WorkflowTemplate:
     return msgspec.convert({"id": "gen-x", "name": "Look", "works": works}, WorkflowTemplate)
 
 
-def test_values_of_event_assignment_and_repository_stand_in_their_places() -> None:
+def test_values_of_event_assignment_and_repository_are_inserted() -> None:
     text = "{{ payload.user.login }} on {{repo}} ({{ event.type }}, {{ task.id }}): {{ payload.labels.1 }}"
     shown = render(text, context(user={"login": "anna"}, labels=["bug", "urgent"]))
     assert shown == "anna on acme/shop (github.pr.comment, task-20260101-001): urgent"
@@ -98,7 +98,7 @@ def test_braces_can_be_meant_as_such() -> None:
     assert render(r"use \{{ secrets.X }} and {a}", context()) == "use {{ secrets.X }} and {a}"
 
 
-def test_what_nobody_gave_is_empty_and_told() -> None:
+def test_a_missing_value_is_empty_and_listed() -> None:
     text = "{{ payload.a }}/{{ payload.b.c }}/{{ payload.b.c }}\n{{ quote payload.d }}\n{{ json payload.e }}"
     given_values = context(a="", b="no mapping")
     assert render(text, given_values) == "//\n\nnull"
@@ -190,7 +190,7 @@ def test_no_value_can_begin_a_line_with_a_fence(asked: list[str], a: str, b: str
     text = "Begin.\n" + joined.join(f"{{{{ {each} }}}}" for each in asked) + "\nEnd."
     shown = render(text, context(a=a, b=b))
     assert not any(line.lstrip().startswith(("```", "~~~", "#")) for line in shown.splitlines())
-    # Also for those who know no other end of a line.
+    # Also for programs that know no other line ending.
     assert not any(line.startswith("```") for line in shown.split("\n"))
     assert shown.startswith("Begin.\n")
     assert shown.endswith("\nEnd.")

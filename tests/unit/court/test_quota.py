@@ -1,4 +1,4 @@
-"""A quota is never exceeded by those who ask, and never negative."""
+"""A quota is never exceeded by requests, and never negative."""
 
 from decimal import Decimal
 
@@ -15,7 +15,7 @@ _steps = st.lists(st.tuples(st.sampled_from(["hold", "free", "book", "day"]), _h
 
 
 @given(steps=_steps, limit=st.decimals(min_value=1, max_value=100, places=2))
-def test_whatever_is_taken_and_given_back_nobody_takes_beyond_the_limit(
+def test_any_sequence_of_holds_and_releases_stays_within_the_limit(
     steps: list[tuple[str, str, Decimal]], limit: Decimal
 ) -> None:
     quota = Quota(scope="money", limit=limit)
@@ -42,7 +42,7 @@ def test_whatever_is_taken_and_given_back_nobody_takes_beyond_the_limit(
         assert all(each >= 0 for each in quota.holders.values())
 
 
-def test_who_holds_already_holds_once() -> None:
+def test_a_holder_counts_once() -> None:
     quota = Quota(scope="soldiers", limit=Decimal(1)).hold("task-1").hold("task-1")
     assert quota.held == 1
 
@@ -52,7 +52,7 @@ def test_an_answer_may_take_a_slot_beyond_the_limit() -> None:
     assert (quota.held, quota.room, quota.fits()) == (Decimal(2), Decimal(0), False)
 
 
-def test_nobody_holds_less_than_nothing() -> None:
+def test_no_holder_has_less_than_zero_slots() -> None:
     with pytest.raises(IllegalTransition):
         Quota(scope="money", limit=Decimal(1)).hold("task-1", Decimal(-1))
 

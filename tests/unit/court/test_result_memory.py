@@ -11,9 +11,9 @@ from tests.unit.court.king.making import NOON
 
 
 def assignment(event_id: str = "evt-github-1", **fields: Any) -> Assignment:
-    told = {"id": "task-20260101-001", "target_general": "gen-pr", "type": "github.pr.comment", "payload": {}}
+    reported = {"id": "task-20260101-001", "target_general": "gen-pr", "type": "github.pr.comment", "payload": {}}
     state = {"priority": Priority.NORMAL, "created_at": NOON, "status": AssignmentStatus.COMPLETED}
-    return Assignment(**{**told, **state, "event_id": event_id, **fields})
+    return Assignment(**{**reported, **state, "event_id": event_id, **fields})
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_schedule_needs_no_permission_and_is_its_own_subject() -> None:
         ({"payload": {"key": 3, "number": [1]}, "repo": "acme/shop"}, ""),
     ],
 )
-def test_the_subject_is_what_supersedes_says_or_the_pull_request_or_the_ticket(
+def test_the_subject_is_the_supersedes_field_or_the_pull_request_or_the_ticket(
     fields: dict[str, Any], subject: str
 ) -> None:
     assert subject_of(assignment(**fields)) == subject

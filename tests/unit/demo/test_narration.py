@@ -46,7 +46,7 @@ def test_an_entry_of_the_log_becomes_a_sentence(logged: LogEntry, line: Narratio
     assert describe_log_entry(logged) == line
 
 
-def test_what_a_person_need_not_know_is_left_out() -> None:
+def test_entries_that_people_do_not_need_are_left_out() -> None:
     assert describe_log_entry(entry("QuerySent", workId="w", taskId="t", attempt=1)) is None
     # The entry about the answer itself is shown instead.
     assert (
@@ -67,7 +67,7 @@ def test_every_event_type_of_the_narration_exists() -> None:
     assert {"AgentStarted", "AgentError", "WorkflowResumed", "CheckpointCreated", "RolledBack"} <= names
 
 
-def test_an_agent_is_heard_in_its_own_words() -> None:
+def test_an_agents_messages_are_shown_unchanged() -> None:
     assert list(describe_transcript_entry({"step": 1, "does": {"stream": "I read.", "every": 0.1}})) == [
         NarrationLine("agent", "“I read.”", Tone.WORDS)
     ]

@@ -8,7 +8,7 @@ def test_a_story_that_went_well_has_no_find_problems() -> None:
     assert list(find_problems(DONE, ONCE, "w1-c1")) == []
 
 
-def test_what_was_lost_done_twice_or_left_undone_is_found() -> None:
+def test_lost_repeated_and_unfinished_work_is_found() -> None:
     undone = [DemoAssignment(assignment_id="task-2", general="gen-b", status="failed", cost_usd=0)]
     assert list(find_problems(undone, {**ONCE, "reviews": 2, "ticket_comments": 0}, "")) == [
         "task-2 of gen-b is failed",

@@ -52,7 +52,7 @@ def tool(move: Move) -> tuple[str, Any]:
     return move.call.tool, dict(move.call.arguments)
 
 
-def test_words_before_a_tool_are_one_response_with_it() -> None:
+def test_text_before_a_tool_is_in_the_same_response() -> None:
     agent = Conversation()
     first = agent.prompt({"say": "a"}, {"say": "b"}, {"write": "x/y", "text": "t"}, {"say": "c"}, {"answer": "d"})
     assert words(first) == ["a", "b"]
@@ -85,11 +85,11 @@ def test_a_command_goes_to_the_shell_that_is_offered(offered: str, called: str, 
         ({"call": "house_petition", "args": {"b": 2}}, "petition", {"b": 2}),
     ],
 )
-def test_what_is_for_the_house_goes_to_its_tools(step: dict[str, Any], called: str, arguments: dict[str, Any]) -> None:
-    assert tool(Conversation(house="house_{}").prompt(step)) == (f"house_{called}", arguments)
+def test_calls_of_our_tools_go_to_the_tool_server(step: dict[str, Any], called: str, arguments: dict[str, Any]) -> None:
+    assert tool(Conversation(own_tool_name="house_{}").prompt(step)) == (f"house_{called}", arguments)
 
 
-def test_where_nothing_writes_files_the_shell_does() -> None:
+def test_without_a_tool_for_files_the_shell_writes_them() -> None:
     move = Conversation("bash").prompt({"write": "a b/c", "text": "it's"})
     assert tool(move)[1]["command"] == """mkdir -p 'a b' && printf %s 'it'"'"'s' > 'a b/c'"""
 
@@ -144,7 +144,7 @@ def test_a_question_waits_for_a_reply_and_is_put_again_without_one() -> None:
     assert words(agent.say("y")) == ["so y"]
 
 
-def test_a_reply_is_remembered_when_the_script_goes_on_later() -> None:
+def test_a_reply_is_remembered_when_the_script_continues_later() -> None:
     agent = Conversation()
     agent.returned(agent.prompt({"ask": "Which?"}, {"wait_for": "go"}, {"answer": "so {reply}"}))
     agent.say("y")
@@ -152,7 +152,7 @@ def test_a_reply_is_remembered_when_the_script_goes_on_later() -> None:
 
 
 @pytest.mark.parametrize("prompt", ["The reply: y", "Once more.\n\nA person has replied: y", "y\n"])
-def test_the_reply_is_what_the_newest_prompt_says(prompt: str) -> None:
+def test_the_reply_is_the_text_of_the_newest_prompt(prompt: str) -> None:
     agent = Conversation()
     agent.returned(agent.prompt({"ask": "Which?"}, {"answer": "so {reply}"}))
     assert words(agent.say(prompt)) == ["so y"]
@@ -163,7 +163,7 @@ def test_a_script_may_come_together_with_a_reply() -> None:
     assert words(Conversation().say(prompt)) == ["so y"]
 
 
-def test_a_prompt_that_goes_on_does_not_begin_its_script_anew() -> None:
+def test_a_prompt_that_continues_does_not_restart_its_script() -> None:
     agent = Conversation()
     steps = ({"append": "log", "text": "a"}, {"run": "ls"})
     agent.returned(agent.prompt(*steps))
@@ -179,7 +179,7 @@ def test_after_its_end_a_script_reports_once() -> None:
     assert words(agent.say("And now?\nSpeak.")) == ["I was asked: And now?"]
 
 
-def test_what_is_for_the_first_time_only_happens_once_in_a_session() -> None:
+def test_a_first_time_step_happens_once_in_a_session() -> None:
     agent = Conversation()
     steps = ({"fail": "once", "first_time_only": True}, {"answer": "well"})
     refused = agent.prompt(*steps).refusal
@@ -212,14 +212,14 @@ def test_money_is_spent_before_the_end_that_would_cost_nothing(end: dict[str, An
     assert ended.hangs or ended.refusal is not None
 
 
-def test_an_error_for_the_first_time_only_still_comes_after_what_was_spent() -> None:
+def test_a_first_time_error_occurs_after_the_scripted_cost() -> None:
     agent = Conversation()
     spending = agent.prompt({"cost": 0.5}, {"fail": "no", "first_time_only": True})
     assert agent.returned(spending).refusal is not None
     assert words(agent.say("go on")) == ["done"]
 
 
-def test_silence_comes_after_what_was_to_be_said() -> None:
+def test_silence_begins_after_the_scripted_text() -> None:
     move = Conversation().prompt({"say": "hello"}, {"hang": True})
     assert (words(move), move.hangs, move.call) == (["hello"], True, None)
 
@@ -237,7 +237,9 @@ def test_a_script_whose_quotes_were_escaped_is_read_all_the_same() -> None:
 
 @pytest.mark.parametrize("cost", [0.0, 0.0001, 0.25, 0.48, 0.481, 1.0, 12.3456])
 @pytest.mark.parametrize(("model", "usd"), [("claude-sonnet-4-5-20250929", 3.0), ("free", 4.0)])
-def test_usage_costs_what_it_shall_and_does_not_fill_the_conversation(cost: float, model: str, usd: float) -> None:
+def test_usage_costs_the_scripted_amount_and_does_not_fill_the_conversation(
+    cost: float, model: str, usd: float
+) -> None:
     usage = usage_for(cost, model)
     searches = usage.get("server_tool_use", {}).get("web_search_requests", 0)
     assert usage["input_tokens"] * usd / 1_000_000 + searches / 100 == pytest.approx(cost, abs=1e-5)

@@ -28,7 +28,7 @@ def outside(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../outside/file", "folder/../../outside/file", "/etc/passwd"])
-def test_a_name_that_leads_out_is_refused(root: Path, outside: Path, name: str) -> None:
+def test_a_name_outside_of_the_folder_is_refused(root: Path, outside: Path, name: str) -> None:
     (root / "folder").mkdir()
     file = AgentFile(root, name)
     acts: list[Callable[[], object]] = [
@@ -96,14 +96,14 @@ def test_a_file_is_written_with_the_folders_above_it_and_replaces_a_link(root: P
     assert (outside / "file").read_text() == "secret"
 
 
-def test_a_file_below_a_link_is_not_written_and_the_message_tells_what_to_look_for(root: Path, outside: Path) -> None:
+def test_a_file_below_a_link_is_not_written_and_the_error_names_the_link(root: Path, outside: Path) -> None:
     (root / "folder").symlink_to(outside)
     with pytest.raises(ProgramFailed, match=r"folder/new could not be written.*put something in its place"):
         AgentFile(root, "folder/new").write("x")
     assert [path.name for path in outside.iterdir()] == ["file"]
 
 
-def test_a_copy_is_added_only_where_nothing_stands(root: Path, outside: Path) -> None:
+def test_a_copy_is_added_only_if_its_target_does_not_exist(root: Path, outside: Path) -> None:
     assert AgentFile(root, "folder/copy").add(io.BytesIO(b"copied"), 0o100640)
     assert (root / "folder" / "copy").read_text() == "copied"
     assert not stat.S_IMODE((root / "folder" / "copy").stat().st_mode) & 0o137
@@ -117,7 +117,7 @@ def test_a_copy_is_added_only_where_nothing_stands(root: Path, outside: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "folder"])
-def test_what_stands_where_a_folder_or_a_link_belongs_is_moved_aside(root: Path, outside: Path, kind: str) -> None:
+def test_a_file_in_the_place_of_a_folder_or_a_link_is_moved_aside(root: Path, outside: Path, kind: str) -> None:
     for name in ("folder", "link"):
         match kind:
             case "file":
@@ -137,7 +137,7 @@ def test_what_stands_where_a_folder_or_a_link_belongs_is_moved_aside(root: Path,
     assert (outside / "file").exists()
 
 
-def test_a_pattern_means_regular_files_and_no_link_on_the_way(root: Path, outside: Path) -> None:
+def test_a_pattern_matches_regular_files_and_follows_no_link(root: Path, outside: Path) -> None:
     for name in ("a/main.txt", "b/main.txt", "b/other.txt", "c/d/main.txt"):
         AgentFile(root, f"top/{name}").write("x" * len(name))
     (root / "top" / "e").symlink_to(outside)

@@ -28,7 +28,7 @@ from tests.patience import PATIENCE_SECONDS
 Petitions = list[tuple[str, dict[str, Any]]]
 
 
-async def nobody_decides(_: str) -> PetitionVerdict | None:
+async def no_verdict(_: str) -> PetitionVerdict | None:
     return None
 
 
@@ -41,19 +41,19 @@ def decides(*, granted: bool | None, reason: str = "") -> Callable[[str], Awaita
 
 def in_turn(
     space: Path,
-    verdict: Callable[[str], Awaitable[PetitionVerdict | None]] = nobody_decides,
+    verdict: Callable[[str], Awaitable[PetitionVerdict | None]] = no_verdict,
     petitions: Petitions | None = None,
     **options: Any,
 ) -> HostTools:
     """Return tools in the middle of a turn."""
     tools = HostTools(space, verdict, **options)
-    heard: Petitions = [] if petitions is None else petitions
-    tools.begin("w1-t2#3", lambda kind, body: heard.append((kind, body)))
+    received: Petitions = [] if petitions is None else petitions
+    tools.begin("w1-t2#3", lambda kind, body: received.append((kind, body)))
     return tools
 
 
-async def said(tools: HostTools, tool: str, **arguments: Any) -> str:
-    """Let the agent say something that is understood."""
+async def call_tool(tools: HostTools, tool: str, **arguments: Any) -> str:
+    """Call a tool as the agent, successfully."""
     reply = await tools.call(tool, arguments)
     assert not reply.is_error, reply.text
     return reply.text
@@ -70,20 +70,20 @@ SUCCESS = {"status": "success", "summary": "all good"}
 
 async def test_a_reported_result_is_what_is_read_of_the_work(tmp_path: Path) -> None:
     tools = in_turn(tmp_path)
-    await said(tools, "report_result", **SUCCESS, details={"files": 3})
+    await call_tool(tools, "report_result", **SUCCESS, details={"files": 3})
     assert read_result(tmp_path) == {**SUCCESS, "details": {"files": 3}}
 
 
 async def test_the_last_report_counts(tmp_path: Path) -> None:
     tools = in_turn(tmp_path)
-    await said(tools, "report_result", status="failed", summary="no", error="the disk is full")
-    await said(tools, "report_result", **SUCCESS)
+    await call_tool(tools, "report_result", status="failed", summary="no", error="the disk is full")
+    await call_tool(tools, "report_result", **SUCCESS)
     assert read_result(tmp_path) == SUCCESS
 
 
 async def test_a_report_that_needs_a_person_ends_the_turn_with_its_question(tmp_path: Path) -> None:
     tools = in_turn(tmp_path)
-    await said(tools, "report_result", status="needs_human", summary="stuck", question="Which branch?")
+    await call_tool(tools, "report_result", status="needs_human", summary="stuck", question="Which branch?")
     end = apply_reported_status(TurnAnswer("done", 0.5), tmp_path)
     assert getattr(end, "question", None) == "Which branch?"
     assert tools.end() == AgentQuestion(text="Which branch?", choices=())
@@ -91,8 +91,8 @@ async def test_a_report_that_needs_a_person_ends_the_turn_with_its_question(tmp_
 
 async def test_a_report_may_be_replaced_also_one_that_needed_a_person(tmp_path: Path) -> None:
     tools = in_turn(tmp_path)
-    await said(tools, "report_result", status="needs_human", summary="stuck", question="Which branch?")
-    await said(tools, "report_result", status="success", summary="found it")
+    await call_tool(tools, "report_result", status="needs_human", summary="stuck", question="Which branch?")
+    await call_tool(tools, "report_result", status="success", summary="found it")
     assert tools.end() is None
 
 
@@ -134,38 +134,38 @@ async def test_a_link_in_the_place_of_the_result_is_replaced_and_not_followed(tm
     for name in (RESULT_FILE, report.MEMORY_FILE):
         (space / name).symlink_to(outside)
     tools = in_turn(space)
-    await said(tools, "remember", text="Run make check.")
-    await said(tools, "report_result", **SUCCESS)
+    await call_tool(tools, "remember", text="Run make check.")
+    await call_tool(tools, "report_result", **SUCCESS)
     assert outside.read_text() == "untouched"
     assert read_result(space) == {**SUCCESS, "memory_updates": [{"about": "patterns", "text": "Run make check."}]}
 
 
-async def test_a_pipe_in_the_place_of_the_memory_holds_nobody_up(tmp_path: Path) -> None:
+async def test_a_pipe_in_the_place_of_the_memory_blocks_nothing(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / report.MEMORY_FILE)
-    await asyncio.wait_for(said(in_turn(tmp_path), "report_result", **SUCCESS), PATIENCE_SECONDS)
+    await asyncio.wait_for(call_tool(in_turn(tmp_path), "report_result", **SUCCESS), PATIENCE_SECONDS)
     assert read_result(tmp_path) == SUCCESS
 
 
-async def test_a_result_that_cannot_be_written_is_told_to_the_agent(tmp_path: Path) -> None:
+async def test_a_result_that_cannot_be_written_is_reported_to_the_agent(tmp_path: Path) -> None:
     assert RESULT_FILE in await refused(in_turn(tmp_path / "gone"), "report_result", SUCCESS)
 
 
 async def test_a_folder_in_the_place_of_the_result_is_moved_aside(tmp_path: Path) -> None:
     (tmp_path / RESULT_FILE).mkdir()
     (tmp_path / RESULT_FILE / "kept").touch()
-    await said(in_turn(tmp_path), "report_result", **SUCCESS)
+    await call_tool(in_turn(tmp_path), "report_result", **SUCCESS)
     assert read_result(tmp_path) == SUCCESS
     assert (tmp_path / f"{RESULT_FILE}.found-1" / "kept").exists()
 
 
-async def test_what_is_remembered_before_and_after_the_report_becomes_memory(tmp_path: Path) -> None:
+async def test_sentences_remembered_before_and_after_the_report_become_memory(tmp_path: Path) -> None:
     space, package = tmp_path / "space", tmp_path / "package"
     space.mkdir()
     tools = in_turn(space)
-    await said(tools, "remember", text="Tests need a database.")
-    await said(tools, "report_result", **SUCCESS)
-    await said(tools, "remember", text="The API is in src/api.", about="repo")
-    await said(tools, "remember", text="Tests need a database.")
+    await call_tool(tools, "remember", text="Tests need a database.")
+    await call_tool(tools, "report_result", **SUCCESS)
+    await call_tool(tools, "remember", text="The API is in src/api.", about="repo")
+    await call_tool(tools, "remember", text="Tests need a database.")
     result = read_result(space)
     assert result is not None
     assert apply_memory_updates(package, result["memory_updates"], "acme/api") == ()
@@ -175,39 +175,39 @@ async def test_what_is_remembered_before_and_after_the_report_becomes_memory(tmp
     ]
 
 
-async def test_what_is_remembered_survives_the_host_and_a_report_that_is_withdrawn(tmp_path: Path) -> None:
-    await said(in_turn(tmp_path), "remember", text="Tests need a database.")
+async def test_remembered_sentences_survive_the_host_and_a_withdrawn_report(tmp_path: Path) -> None:
+    await call_tool(in_turn(tmp_path), "remember", text="Tests need a database.")
     another = in_turn(tmp_path)
-    await said(another, "report_result", status="failed", summary="no", error="no database")
+    await call_tool(another, "report_result", status="failed", summary="no", error="no database")
     remove_unsuccessful_result(tmp_path)
-    await said(another, "report_result", **SUCCESS)
+    await call_tool(another, "report_result", **SUCCESS)
     result = read_result(tmp_path) or {}
     assert result["memory_updates"] == [{"about": "patterns", "text": "Tests need a database."}]
 
 
-async def test_what_is_remembered_joins_a_result_that_the_agent_wrote_by_hand(tmp_path: Path) -> None:
+async def test_remembered_sentences_join_a_result_that_the_agent_wrote_by_hand(tmp_path: Path) -> None:
     (tmp_path / RESULT_FILE).write_text(json.dumps({**SUCCESS, "memory_updates": ["Written by hand."]}))
-    await said(in_turn(tmp_path), "remember", text="Said by voice.")
+    await call_tool(in_turn(tmp_path), "remember", text="Said by voice.")
     result = read_result(tmp_path) or {}
     assert result["memory_updates"] == ["Written by hand.", {"about": "patterns", "text": "Said by voice."}]
 
 
 async def test_remembering_alone_is_no_result(tmp_path: Path) -> None:
-    await said(in_turn(tmp_path), "remember", text="Tests need a database.")
+    await call_tool(in_turn(tmp_path), "remember", text="Tests need a database.")
     assert read_result(tmp_path) is None
 
 
 async def test_memory_has_a_limit_and_says_so(tmp_path: Path) -> None:
     tools = in_turn(tmp_path)
     for number in range(30):
-        await said(tools, "remember", text=f"Sentence {number}.")
+        await call_tool(tools, "remember", text=f"Sentence {number}.")
     assert "limit" in await refused(tools, "remember", {"text": "One more."})
-    assert "shorten" not in await said(tools, "remember", text="Sentence 7.")
+    assert "shorten" not in await call_tool(tools, "remember", text="Sentence 7.")
 
 
-async def test_memory_and_details_never_make_a_result_that_nobody_can_read(tmp_path: Path) -> None:
+async def test_memory_and_details_never_make_a_result_unreadable(tmp_path: Path) -> None:
     tools = in_turn(tmp_path)
-    await said(tools, "report_result", **SUCCESS, details="x" * 63_500)
+    await call_tool(tools, "report_result", **SUCCESS, details="x" * 63_500)
     text = await refused(tools, "remember", {"text": "y" * 500})
     assert "shorten" in text
     assert read_result(tmp_path) == {**SUCCESS, "details": "x" * 63_500}
@@ -215,7 +215,7 @@ async def test_memory_and_details_never_make_a_result_that_nobody_can_read(tmp_p
 
 async def test_a_question_ends_the_turn_and_nothing_but_memory_is_taken_after_it(tmp_path: Path) -> None:
     tools = in_turn(tmp_path)
-    text = await said(tools, "ask_human", question="Which one?", choices=["a", "b"], context="Both exist.")
+    text = await call_tool(tools, "ask_human", question="Which one?", choices=["a", "b"], context="Both exist.")
     assert "end your turn" in text
     for tool, arguments in (
         ("report_result", SUCCESS),
@@ -223,16 +223,16 @@ async def test_a_question_ends_the_turn_and_nothing_but_memory_is_taken_after_it
         ("petition", {"kind": "github.comment", "body": {"body": "hi"}}),
     ):
         assert "end your turn" in await refused(tools, tool, arguments)
-    await said(tools, "remember", text="Ask first.")
+    await call_tool(tools, "remember", text="Ask first.")
     assert tools.end() == AgentQuestion(text="Which one?\n\nBoth exist.", choices=("a", "b"))
     assert read_result(tmp_path) is None
 
 
 async def test_a_question_belongs_to_its_turn_alone(tmp_path: Path) -> None:
     tools = in_turn(tmp_path)
-    await said(tools, "ask_human", question="Which one?")
+    await call_tool(tools, "ask_human", question="Which one?")
     tools.begin("w1-t2#3", lambda *_: None)
-    await said(tools, "report_result", **SUCCESS)
+    await call_tool(tools, "report_result", **SUCCESS)
     assert tools.end() is None
 
 
@@ -246,7 +246,7 @@ async def test_nothing_is_taken_between_turns(tmp_path: Path) -> None:
     assert read_result(tmp_path) is None
 
 
-async def test_a_petition_is_told_before_its_verdict_is_asked_for_under_the_id_of_the_host(tmp_path: Path) -> None:
+async def test_a_petition_is_reported_before_its_verdict_is_requested_under_the_id_of_the_host(tmp_path: Path) -> None:
     petitions: Petitions = []
     asked: list[tuple[str, int]] = []
 
@@ -256,13 +256,13 @@ async def test_a_petition_is_told_before_its_verdict_is_asked_for_under_the_id_o
 
     tools = in_turn(tmp_path, verdict, petitions)
     for text in ("one", "two"):
-        told = await said(tools, "petition", kind="github.comment", body={"body": text})
-        assert told.startswith("Granted. It is allowed and will be done for you")
+        reported = await call_tool(tools, "petition", kind="github.comment", body={"body": text})
+        assert reported.startswith("Granted. It is allowed and will be done for you")
     assert petitions == [("github.comment", {"body": "one"}), ("github.comment", {"body": "two"})]
     assert asked == [("w1-t2-a3-p1", 1), ("w1-t2-a3-p2", 2)]
 
 
-async def test_a_refused_petition_tells_the_agent_why(tmp_path: Path) -> None:
+async def test_the_agent_learns_why_a_petition_was_refused(tmp_path: Path) -> None:
     tools = in_turn(tmp_path, decides(granted=False, reason="the policy does not allow it"))
     text = await refused(tools, "petition", {"kind": "github.comment", "body": {"body": "hi"}})
     assert "the policy does not allow it" in text
@@ -270,11 +270,11 @@ async def test_a_refused_petition_tells_the_agent_why(tmp_path: Path) -> None:
 
 async def test_a_petition_that_waits_for_a_person_does_not_hold_the_agent_up(tmp_path: Path) -> None:
     tools = in_turn(tmp_path, decides(granted=None, reason="a person has to approve it"))
-    text = await said(tools, "petition", kind="github.comment", body={"body": "hi"})
+    text = await call_tool(tools, "petition", kind="github.comment", body={"body": "hi"})
     assert "a person has to approve it" in text
 
 
-async def test_a_petition_on_which_nobody_decides_in_time_is_noted(tmp_path: Path) -> None:
+async def test_a_petition_without_a_decision_in_time_is_logged(tmp_path: Path) -> None:
     async def never(_: str) -> PetitionVerdict:
         await asyncio.Event().wait()
         raise AssertionError
@@ -282,28 +282,28 @@ async def test_a_petition_on_which_nobody_decides_in_time_is_noted(tmp_path: Pat
     async def unreachable(_: str) -> PetitionVerdict:
         raise Unavailable("the store is away")
 
-    for verdict in (never, unreachable, nobody_decides):
+    for verdict in (never, unreachable, no_verdict):
         tools = in_turn(tmp_path, verdict, verdict_limit=timedelta(milliseconds=10))
-        assert "noted" in await said(tools, "petition", kind="github.comment", body={"body": "hi"})
+        assert "noted" in await call_tool(tools, "petition", kind="github.comment", body={"body": "hi"})
 
 
 async def test_petitions_of_a_turn_have_a_limit(tmp_path: Path) -> None:
     petitions: Petitions = []
     tools = in_turn(tmp_path, petitions=petitions)
     for _ in range(50):
-        await said(tools, "petition", kind="github.comment", body={})
+        await call_tool(tools, "petition", kind="github.comment", body={})
     assert "limit" in await refused(tools, "petition", {"kind": "github.comment", "body": {}})
     assert len(petitions) == 50
 
 
-async def test_no_secret_leaves_by_what_is_said(tmp_path: Path) -> None:
+async def test_no_secret_leaves_through_a_message(tmp_path: Path) -> None:
     petitions: Petitions = []
     tools = in_turn(tmp_path, petitions=petitions, redaction=Redaction(["open sesame!"]))
     secrets = f"open sesame! and ghp_{'a1' * 20}"
-    await said(tools, "petition", kind="github.comment", body={"body": secrets, "more": [{"deep": secrets}]})
-    await said(tools, "remember", text=secrets)
-    await said(tools, "report_result", status="success", summary=secrets, details={"said": secrets})
-    await said(tools, "ask_human", question=secrets, choices=[secrets])
+    await call_tool(tools, "petition", kind="github.comment", body={"body": secrets, "more": [{"deep": secrets}]})
+    await call_tool(tools, "remember", text=secrets)
+    await call_tool(tools, "report_result", status="success", summary=secrets, details={"said": secrets})
+    await call_tool(tools, "ask_human", question=secrets, choices=[secrets])
     stored = [(tmp_path / name).read_text() for name in (RESULT_FILE, report.MEMORY_FILE)]
     everything = f"{petitions} {stored} {tools.end()}"
     assert everything.count("[redacted] and [redacted]") == 8
@@ -311,7 +311,7 @@ async def test_no_secret_leaves_by_what_is_said(tmp_path: Path) -> None:
     assert "ghp_" not in everything
 
 
-async def test_what_is_nested_senselessly_deep_harms_nobody(tmp_path: Path) -> None:
+async def test_a_document_nested_too_deeply_is_harmless(tmp_path: Path) -> None:
     body: dict[str, Any] = {}
     for _ in range(5000):
         body = {"deeper": body}
@@ -319,7 +319,7 @@ async def test_what_is_nested_senselessly_deep_harms_nobody(tmp_path: Path) -> N
     assert not reply.is_error
 
 
-def test_the_tools_say_every_kind_of_petition() -> None:
+def test_the_tools_describe_every_kind_of_petition() -> None:
     description = next(tool.description for tool in TOOLS if tool.name == "petition")
     assert [kind for kind in KINDS if f"{kind} {{" not in description] == []
 
@@ -344,7 +344,7 @@ async def test_a_call_that_is_handed_on_is_answered_as_one_made_here(tmp_path: P
     "body",
     [b"", b"{", b"[]", b'{"arguments": {}}', b'{"tool": "remember", "arguments": 7}', b"\xff", b"[" * 100_000],
 )
-async def test_what_is_no_call_is_answered_with_an_error(tmp_path: Path, body: bytes) -> None:
+async def test_a_body_that_is_not_a_call_is_answered_with_an_error(tmp_path: Path, body: bytes) -> None:
     assert json.loads(await answer_tool_call(in_turn(tmp_path), body))["is_error"]
 
 

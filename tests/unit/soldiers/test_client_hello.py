@@ -98,7 +98,7 @@ def crafted() -> Iterator[tuple[str, bytes, str]]:
 
 
 @pytest.mark.parametrize(("data", "reason"), [pytest.param(data, why, id=name) for name, data, why in crafted()])
-def test_what_names_no_host_for_certain_is_refused(data: bytes, reason: str) -> None:
+def test_a_client_hello_without_a_clear_host_is_refused(data: bytes, reason: str) -> None:
     with pytest.raises(EgressRefused, match=reason):
         server_name(data)
 

@@ -41,17 +41,17 @@ SAMPLES: tuple[commands.HostCommand, ...] = (
 
 
 @pytest.mark.parametrize("command", SAMPLES, ids=lambda command: type(command).__name__)
-def test_what_fails_is_answered_as_the_contract_of_its_command_says(command: commands.HostCommand) -> None:
-    (said,) = failure_answers(command, ProgramFailed("it broke"))
-    assert type(said) in commands.COMMANDS[type(command)].answers
-    assert (said.host, said.epoch, said.attempt) == (command.host, command.epoch, command.attempt)
-    assert said.error == "it broke"  # type: ignore[attr-defined]
+def test_a_failed_command_is_answered_as_its_contract_says(command: commands.HostCommand) -> None:
+    (answer,) = failure_answers(command, ProgramFailed("it broke"))
+    assert type(answer) in commands.COMMANDS[type(command)].answers
+    assert (answer.host, answer.epoch, answer.attempt) == (command.host, command.epoch, command.attempt)
+    assert answer.error == "it broke"  # type: ignore[attr-defined]
 
 
-def test_a_release_that_failed_is_said() -> None:
-    (said,) = failure_answers(commands.ReleaseWorkTree(work_tree_id="t1", **WHERE), ProgramFailed("it broke"))
-    assert isinstance(said, answers.WorkTreeReleaseFailed)
-    assert (said.work_tree_id, said.error) == ("t1", "it broke")
+def test_a_release_that_failed_is_reported() -> None:
+    (answer,) = failure_answers(commands.ReleaseWorkTree(work_tree_id="t1", **WHERE), ProgramFailed("it broke"))
+    assert isinstance(answer, answers.WorkTreeReleaseFailed)
+    assert (answer.work_tree_id, answer.error) == ("t1", "it broke")
 
 
 def test_every_command_is_an_errand_or_ends_an_agent() -> None:
@@ -59,18 +59,18 @@ def test_every_command_is_an_errand_or_ends_an_agent() -> None:
 
 
 def test_a_failed_checkout_is_named() -> None:
-    (said,) = failure_answers(SAMPLES[0], CheckoutFailed("t2", "no branch"))
-    assert isinstance(said, answers.WorkTreeFailed)
-    assert said.work_tree_id == "t2"
+    (answer,) = failure_answers(SAMPLES[0], CheckoutFailed("t2", "no branch"))
+    assert isinstance(answer, answers.WorkTreeFailed)
+    assert answer.work_tree_id == "t2"
 
 
 def test_a_failed_turn_is_paid_for() -> None:
-    (said,) = failure_answers(SAMPLES[2], AgentFailed("too long", 0.5))
-    assert isinstance(said, answers.QueryFailed)
-    assert said.cost_usd == 0.5
+    (answer,) = failure_answers(SAMPLES[2], AgentFailed("too long", 0.5))
+    assert isinstance(answer, answers.QueryFailed)
+    assert answer.cost_usd == 0.5
 
 
-def test_why_a_turn_ended_whose_agent_can_go_on_is_told() -> None:
+def test_the_reason_of_a_turn_that_ended_with_a_living_agent_is_shown() -> None:
     until = datetime(2026, 11, 15, 15, tzinfo=ZoneInfo("Asia/Seoul"))
     (limited,) = failure_answers(SAMPLES[2], UsageLimited("usage limit", until, 0.5))
     (broke,) = failure_answers(SAMPLES[3], BudgetSpent("spent", 0.5))
@@ -84,12 +84,12 @@ def test_why_a_turn_ended_whose_agent_can_go_on_is_told() -> None:
 
 
 def test_a_turn_is_paid_for_also_where_its_answer_cannot_be_kept() -> None:
-    (said,) = failure_answers(SAMPLES[2], ProgramFailed("too large"), cost_usd=0.5)
-    assert isinstance(said, answers.QueryFailed)
-    assert said.cost_usd == 0.5
+    (answer,) = failure_answers(SAMPLES[2], ProgramFailed("too large"), cost_usd=0.5)
+    assert isinstance(answer, answers.QueryFailed)
+    assert answer.cost_usd == 0.5
 
 
-def test_an_error_without_words_is_named_and_a_long_one_keeps_its_end() -> None:
+def test_an_error_without_a_message_is_named_and_a_long_one_keeps_its_end() -> None:
     (unnamed,) = failure_answers(SAMPLES[2], KeyError())
     (long,) = failure_answers(SAMPLES[2], ProgramFailed("a" * 5000 + "the end"))
     assert isinstance(unnamed, answers.QueryFailed)
@@ -100,11 +100,13 @@ def test_an_error_without_words_is_named_and_a_long_one_keeps_its_end() -> None:
 
 
 def test_an_answer_repeats_what_it_shares_with_its_command() -> None:
-    said = answer_to(SAMPLES[5], answers.CheckpointCreated, commits={"t1": "abc"})
-    assert said == answers.CheckpointCreated(checkpoint_id="c1", work_id="w1", commits={"t1": "abc"}, **WHERE)
+    reply = answer_to(SAMPLES[5], answers.CheckpointCreated, commits={"t1": "abc"})
+    assert reply == answers.CheckpointCreated(checkpoint_id="c1", work_id="w1", commits={"t1": "abc"}, **WHERE)
 
 
-async def test_the_loop_goes_on_while_a_work_space_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_loop_continues_while_a_work_space_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loop, going_on = asyncio.get_running_loop(), threading.Event()
     seen: list[bool] = []
 

@@ -43,9 +43,7 @@ def test_a_name_has_one_spelling(written: str, meant: str) -> None:
         *((name, "is not a full host name") for name in ("*.*.org", "*a.org", "a.*", "a.*.org", f"{'a' * 64}.org")),
     ],
 )
-def test_what_is_no_name_of_a_host_is_refused_where_the_settings_are_read(
-    tmp_path: Path, written: str, reason: str
-) -> None:
+def test_a_setting_that_is_not_a_host_name_is_refused(tmp_path: Path, written: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         parse_allowed_name(written)
     (tmp_path / "kingdom.yaml").write_text(f"soldiers: {{egress: [index.example.org, '{written}']}}\n")
@@ -149,7 +147,7 @@ def test_other_requests_are_refused(head: bytes, reason: str) -> None:
         ("evil.example", 443, r"evil\.example is not in soldiers\.egress"),
     ],
 )
-def test_what_is_not_named_is_refused(host: str, port: int, reason: str) -> None:
+def test_an_unlisted_host_is_refused(host: str, port: int, reason: str) -> None:
     with pytest.raises(EgressRefused, match=reason):
         check_host(host, port, ("index.example.org",))
     assert check_host("Index.example.org.", 443, ("index.example.org",)) == "index.example.org"

@@ -38,7 +38,7 @@ def at(hour: int, minute: int = 0, *, day: int = 15, month: int = 11, year: int 
         ("Rate limit reached for model. Please try again in 1m26.4s.", at(12, 1)),
     ],
 )
-def test_the_time_is_read_from_what_a_program_says(text: str, until: datetime) -> None:
+def test_the_time_is_parsed_from_the_output_of_a_program(text: str, until: datetime) -> None:
     found = parse_usage_limit(text, NOW)
     assert found is not None
     assert found.replace(second=0, microsecond=0) == until
@@ -62,7 +62,7 @@ def test_the_time_is_read_from_what_a_program_says(text: str, until: datetime) -
         "the limit is 12 files, and the tests reset 3 of them",
     ],
 )
-def test_a_text_without_a_time_tells_none(text: str) -> None:
+def test_a_text_without_a_time_has_none(text: str) -> None:
     assert parse_usage_limit(text, NOW) is None
 
 
@@ -80,7 +80,7 @@ def test_a_limit_that_ends_at_once_still_gives_the_vendor_a_moment() -> None:
     assert parse_usage_limit("Your quota will reset after 0s.", NOW) == NOW + timedelta(minutes=1)
 
 
-def test_an_agent_in_circles_is_told_so_then_given_up() -> None:
+def test_a_looping_agent_is_warned_and_then_given_up() -> None:
     circles = LoopDetector(length=3)
     advice = [circles.record_call("Bash", "ls") for _ in range(6)]
     assert advice == [
@@ -99,12 +99,12 @@ def test_another_call_in_between_is_progress() -> None:
     assert {circles.record_call(*call) for call in calls} == {LoopAdvice.CONTINUE}
 
 
-def test_calls_that_do_not_tell_what_they_are_about_are_not_alike() -> None:
+def test_calls_without_a_subject_are_not_alike() -> None:
     circles = LoopDetector(length=3)
     assert {circles.record_call("Bash", "") for _ in range(10)} == {LoopAdvice.CONTINUE}
 
 
-def test_the_agent_is_told_what_it_did() -> None:
+def test_the_agent_learns_what_it_did() -> None:
     circles = LoopDetector(length=2)
     circles.record_call("Bash", "x" * 500)
     circles.record_call("Bash", "x" * 500)

@@ -33,7 +33,7 @@ async def costs(meter: Meter, input_tokens: int, model: str = MODEL) -> None:
         call.feed(answer(input_tokens))
 
 
-async def test_what_is_asked_between_turns_counts_for_the_next_one() -> None:
+async def test_model_calls_between_turns_count_for_the_next_one() -> None:
     meter = Meter()
     meter.begin_turn(None)
     await costs(meter, 250_000)
@@ -54,7 +54,7 @@ async def test_once_the_budget_is_spent_nothing_is_asked_until_there_is_more() -
     assert (meter.usd, meter.is_spent) == (2.5, True)
 
 
-async def test_what_was_spent_before_a_turn_is_within_its_budget() -> None:
+async def test_the_cost_before_a_turn_is_within_its_budget() -> None:
     meter = Meter()
     await costs(meter, 250_000)
     meter.begin_turn(1.0)
@@ -132,7 +132,7 @@ async def test_an_answer_that_is_cut_off_costs_what_the_model_may_have_written(
 
 
 @pytest.mark.parametrize(("came", "usd"), [(b"", 2.0 + 1.28), (START, 1.0 + 1.28), (answer(1000), 0.004)])
-async def test_an_answer_that_is_abandoned_costs_the_most_that_it_may_unless_the_vendor_told_all(
+async def test_an_abandoned_answer_costs_the_maximum_unless_the_vendor_reported_its_usage(
     came: bytes, usd: float
 ) -> None:
     meter = Meter()
@@ -155,15 +155,15 @@ async def test_questions_that_are_cut_off_at_once_spend_the_budget_too() -> None
     assert meter.usd == pytest.approx(1.0, abs=0.01)
 
 
-async def test_an_agent_that_reports_something_else_is_told_of_once() -> None:
+async def test_a_reported_cost_that_differs_is_a_finding_once() -> None:
     meter = Meter()
-    told = []
+    reported = []
     for _ in range(3):
         meter.begin_turn(None)
         await costs(meter, 250_000)
         meter.reported_usd += 0.1
-        told.append(meter.end_turn(meter.unclaimed_usd))
-    first, *others = told
+        reported.append(meter.end_turn(meter.unclaimed_usd))
+    first, *others = reported
     assert first is not None
     assert "$0.10" in first
     assert "$1.00" in first
@@ -171,7 +171,7 @@ async def test_an_agent_that_reports_something_else_is_told_of_once() -> None:
 
 
 @pytest.mark.parametrize("reported", [0.0, 0.96, 1.0, 1.04])
-async def test_an_agent_that_reports_about_the_same_or_nothing_is_not_told_of(reported: float) -> None:
+async def test_a_reported_cost_close_to_the_metered_one_or_missing_is_not_a_finding(reported: float) -> None:
     meter = Meter()
     meter.begin_turn(None)
     await costs(meter, 250_000)

@@ -1,4 +1,4 @@
-"""A command may need several turns: where one is cut off, what all of them have cost is told."""
+"""A command may need several turns. If one is cut off, the cost of all of them is reported."""
 
 import asyncio
 from dataclasses import replace
@@ -19,30 +19,30 @@ from tests.unit.soldiers.launching import a_launch
 LONG = timedelta(seconds=PATIENCE_SECONDS)
 
 
-async def the_turns(folder: Path, told: list[float], meter: Meter | None = None) -> MeteredTurns:
+async def the_turns(folder: Path, reported: list[float], meter: Meter | None = None) -> MeteredTurns:
     launch = replace(a_launch(folder), meter=meter)
-    return MeteredTurns(await InstantAgents().start(launch), launch, LONG, told.append)
+    return MeteredTurns(await InstantAgents().start(launch), launch, LONG, reported.append)
 
 
-async def test_turns_that_come_to_their_end_tell_their_cost_themselves(tmp_path: Path) -> None:
-    told: list[float] = []
-    turns = await the_turns(tmp_path, told)
+async def test_completed_turns_report_their_cost_themselves(tmp_path: Path) -> None:
+    reported: list[float] = []
+    turns = await the_turns(tmp_path, reported)
     end = await turns.take(Prompt(id="t1#1", text=scripted({"cost": 0.5})), lambda _: None)
-    assert (end.cost_usd, told) == (0.5, [])
+    assert (end.cost_usd, reported) == (0.5, [])
 
 
-async def test_the_end_of_the_agent_tells_what_all_turns_have_cost(tmp_path: Path) -> None:
-    told: list[float] = []
-    turns = await the_turns(tmp_path, told)
+async def test_the_end_of_the_agent_shows_the_cost_of_all_turns(tmp_path: Path) -> None:
+    reported: list[float] = []
+    turns = await the_turns(tmp_path, reported)
     await turns.take(Prompt(id="t1#1", text=scripted({"cost": 0.5})), lambda _: None)
     with pytest.raises(AgentGone):
         await turns.take(Prompt(id="t1#1.2", text=scripted({"cost": 0.25}, {"crash": 3})), lambda _: None)
-    assert told == [0.75]
+    assert reported == [0.75]
 
 
-async def test_whoever_ends_a_turn_is_told_what_it_had_cost(tmp_path: Path) -> None:
-    told: list[float] = []
-    turns = await the_turns(tmp_path, told)
+async def test_the_cost_of_an_ended_turn_is_reported(tmp_path: Path) -> None:
+    reported: list[float] = []
+    turns = await the_turns(tmp_path, reported)
     waits = asyncio.Event()
 
     def on_update(update: TurnUpdate) -> None:
@@ -55,12 +55,12 @@ async def test_whoever_ends_a_turn_is_told_what_it_had_cost(tmp_path: Path) -> N
     turn.cancel()
     with pytest.raises(asyncio.CancelledError):
         await turn
-    assert told == [0.5]
+    assert reported == [0.5]
 
 
-async def test_whatever_else_cuts_a_turn_off_what_it_had_cost_is_told(tmp_path: Path) -> None:
-    told: list[float] = []
-    turns = await the_turns(tmp_path, told)
+async def test_the_cost_of_a_turn_is_reported_however_it_was_cut_off(tmp_path: Path) -> None:
+    reported: list[float] = []
+    turns = await the_turns(tmp_path, reported)
 
     def on_update(update: TurnUpdate) -> None:
         if isinstance(update, ToolUse):
@@ -68,31 +68,31 @@ async def test_whatever_else_cuts_a_turn_off_what_it_had_cost_is_told(tmp_path: 
 
     with pytest.raises(OSError, match="full"):
         await turns.take(Prompt(id="t1#1", text=scripted({"cost": 0.5}, {"write": "here"})), on_update)
-    assert told == [0.5]
+    assert reported == [0.5]
 
 
-async def test_nothing_is_told_of_a_turn_that_cost_nothing(tmp_path: Path) -> None:
-    told: list[float] = []
-    turns = await the_turns(tmp_path, told)
+async def test_a_turn_without_cost_reports_nothing(tmp_path: Path) -> None:
+    reported: list[float] = []
+    turns = await the_turns(tmp_path, reported)
     with pytest.raises(AgentGone):
         await turns.take(Prompt(id="t1#1", text=scripted({"crash": 3})), lambda _: None)
-    assert told == []
+    assert reported == []
 
 
-async def test_what_a_meter_counts_is_the_cost_with_what_came_between_turns(tmp_path: Path) -> None:
-    told: list[float] = []
+async def test_the_cost_is_the_metered_amount_including_calls_between_turns(tmp_path: Path) -> None:
+    reported: list[float] = []
     meter = Meter()
-    turns = await the_turns(tmp_path, told, meter)
+    turns = await the_turns(tmp_path, reported, meter)
     meter.charge(0.5)
     first = await turns.take(Prompt(id="t1#1", text=scripted({"cost": 9.0})), lambda _: None)
     meter.charge(0.25)
     second = await turns.take(Prompt(id="t1#1", text=scripted({"cost": 9.0})), lambda _: None)
-    assert (first.cost_usd, second.cost_usd, meter.unclaimed_usd, told) == (0.5, 0.25, 0.0, [])
+    assert (first.cost_usd, second.cost_usd, meter.unclaimed_usd, reported) == (0.5, 0.25, 0.0, [])
     noted = [entry for entry in read_entries(a_launch(tmp_path).transcript) if entry.get("type") == "metered"]
     assert noted[-1]["costUsd"] == 0.75
 
 
-async def test_what_a_meter_counts_ends_a_turn_that_reports_nothing(tmp_path: Path) -> None:
+async def test_a_meter_ends_a_turn_that_reports_no_cost(tmp_path: Path) -> None:
     meter = Meter()
     turns = await the_turns(tmp_path, [], meter)
 
@@ -106,10 +106,10 @@ async def test_what_a_meter_counts_ends_a_turn_that_reports_nothing(tmp_path: Pa
     assert (caught.value.cost_usd, meter.unclaimed_usd) == (1.25, 0.0)
 
 
-async def test_what_a_cancelled_turn_did_not_tell_stays_to_be_told(tmp_path: Path) -> None:
-    told: list[float] = []
+async def test_the_unreported_cost_of_a_cancelled_turn_is_reported_later(tmp_path: Path) -> None:
+    reported: list[float] = []
     meter = Meter()
-    turns = await the_turns(tmp_path, told, meter)
+    turns = await the_turns(tmp_path, reported, meter)
     waits = asyncio.Event()
 
     def on_update(update: TurnUpdate) -> None:
@@ -122,5 +122,5 @@ async def test_what_a_cancelled_turn_did_not_tell_stays_to_be_told(tmp_path: Pat
     turn.cancel()
     with pytest.raises(asyncio.CancelledError):
         await turn
-    assert sum(told) + meter.unclaimed_usd == 0.5
+    assert sum(reported) + meter.unclaimed_usd == 0.5
     assert meter.is_idle.is_set()

@@ -62,7 +62,7 @@ def test_a_link_to_python_in_a_home_does_not_show_the_home(tmp_path: Path) -> No
     assert set(folders_of_program(tool)) == {tmp_path / "venv", link.parent, tmp_path / "python"}
 
 
-def test_of_what_npm_has_installed_everything_beside_it_is_seen(tmp_path: Path) -> None:
+def test_files_next_to_an_npm_package_are_visible(tmp_path: Path) -> None:
     tool = a_file(tmp_path / "lib" / "node_modules" / "agent" / "node_modules" / "part" / "main.js")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "agent").symlink_to("../lib/node_modules/agent/node_modules/part/main.js")

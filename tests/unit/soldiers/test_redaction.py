@@ -45,7 +45,7 @@ SECRET = 'correct "horse" battery/ö!*\\'  # noqa: S105 - it opens nothing
 
 
 @pytest.mark.parametrize("token", TOKENS)
-def test_a_token_of_a_well_known_form_is_removed_and_its_neighbours_stay(token: str) -> None:
+def test_a_token_of_a_well_known_form_is_removed_and_its_neighbors_stay(token: str) -> None:
     assert DEFAULT_REDACTION.text(f"before {token} after") == f"before {REDACTED} after"
 
 
@@ -115,7 +115,7 @@ def test_a_known_secret_is_removed_however_it_is_spelled(spelled: Callable[[str]
 
 
 @pytest.mark.parametrize("text", [SECRET.replace('"', ""), SECRET.replace("ö", "%C3%B7"), SECRET.upper()])
-def test_what_only_resembles_a_secret_stays(text: str) -> None:
+def test_a_text_that_only_resembles_a_secret_stays(text: str) -> None:
     assert Redaction([SECRET]).text(text) == text
 
 
@@ -124,7 +124,7 @@ def test_each_line_of_a_long_secret_is_a_secret() -> None:
     assert redaction.text("cut out: second-half-of-it!") == f"cut out: {REDACTED}!"
 
 
-def test_what_is_too_short_to_be_a_secret_is_left_alone() -> None:
+def test_a_text_too_short_to_be_a_secret_is_left_alone() -> None:
     assert Redaction(["", "on", "kingdom"]).text("kingdom goes on") == "kingdom goes on"
 
 
@@ -145,7 +145,7 @@ def test_every_text_of_a_value_is_redacted_and_nothing_else_changes() -> None:
     assert Redaction([SECRET]).value(value) == expected
 
 
-def test_what_is_nested_senselessly_deep_is_left_out() -> None:
+def test_a_document_nested_too_deeply_is_left_out() -> None:
     value: list[Any] = ["deep"]
     for _ in range(900):
         value = [value]
@@ -186,7 +186,7 @@ def test_a_key_is_held_back_until_its_end_is_known() -> None:
     assert "".join(stream.feed(line) for line in lines) == f"here:\n{REDACTED}\nthere\n"
 
 
-async def test_what_a_program_writes_is_appended_without_secrets(tmp_path: Path) -> None:
+async def test_output_of_a_program_is_appended_without_secrets(tmp_path: Path) -> None:
     path = tmp_path / "soldier.err"
     path.write_text("earlier\n")
     source = asyncio.StreamReader()

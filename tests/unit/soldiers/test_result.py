@@ -42,7 +42,7 @@ def test_no_report_is_none(tmp_path: Path) -> None:
         "\udcff",
     ],
 )
-def test_what_is_no_document_of_fair_size_is_no_report(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_too_large_or_not_a_document_is_no_report(tmp_path: Path, content: str) -> None:
     (tmp_path / RESULT_FILE).write_bytes(content.encode("utf-8", "surrogateescape"))
     assert read_result(tmp_path) is None
 
@@ -60,14 +60,14 @@ def test_a_link_is_not_followed_and_a_pipe_is_not_waited_for(tmp_path: Path) -> 
     assert read_result(tmp_path) is None
 
 
-def test_who_answers_politely_and_reports_a_failure_has_failed(tmp_path: Path) -> None:
+def test_an_answer_with_a_reported_failure_has_failed(tmp_path: Path) -> None:
     report(tmp_path, status="failed", error="no such branch")
     with pytest.raises(AgentFailed, match="no such branch") as failure:
         apply_reported_status(ANSWERED, tmp_path)
     assert failure.value.cost_usd == 0.5
 
 
-def test_who_reports_to_need_a_person_asks(tmp_path: Path) -> None:
+def test_a_report_that_needs_a_person_is_a_question(tmp_path: Path) -> None:
     report(tmp_path, status="needs_human", question="Which one?", choices=["a", "b"])
     assert apply_reported_status(ANSWERED, tmp_path) == TurnQuestion("Which one?", ("a", "b"), 0.5)
 

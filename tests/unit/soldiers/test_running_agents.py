@@ -57,10 +57,10 @@ class Gone:
     """Records agents that ended by themselves."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, str]] = []
+        self.reported: list[tuple[str, str]] = []
 
     async def __call__(self, session: AgentSession, reason: str) -> None:
-        self.told.append((session.work_id, reason))
+        self.reported.append((session.work_id, reason))
 
 
 async def test_an_agent_waits_for_a_slot_and_gets_it_when_another_ends(tmp_path: Path) -> None:
@@ -101,11 +101,11 @@ async def test_an_agent_that_cannot_be_stopped_at_first_is_ended_all_the_same_an
     assert isinstance(session.agent, StubbornAgent)
     # What has failed once gets no time for it again.
     assert session.agent.graces == [timedelta(seconds=20), AT_ONCE]
-    assert (agents.find("w1"), agents.busy, gone.told) == (None, 0, [])
+    assert (agents.find("w1"), agents.busy, gone.reported) == (None, 0, [])
     await agents.end(await agents.start(a_launch(tmp_path, "two"), a_start("w2"), AsyncExitStack()), AT_ONCE)
 
 
-async def test_only_an_end_that_nobody_wanted_is_told(tmp_path: Path) -> None:
+async def test_only_an_unexpected_end_is_reported(tmp_path: Path) -> None:
     gone = Gone()
     agents = RunningAgents(InstantAgents(), 2, gone)
     wanted = await agents.start(a_launch(tmp_path, "one"), a_start("w1"), AsyncExitStack())
@@ -116,11 +116,11 @@ async def test_only_an_end_that_nobody_wanted_is_told(tmp_path: Path) -> None:
             pass
     assert crashing.watch is not None
     await crashing.watch
-    assert gone.told == [("w2", "exit code 5")]
+    assert gone.reported == [("w2", "exit code 5")]
     assert agents.busy == 0
 
 
-async def test_what_was_opened_for_an_agent_is_closed_once_it_is_gone(tmp_path: Path) -> None:
+async def test_resources_of_an_agent_are_closed_once_it_is_gone(tmp_path: Path) -> None:
     agents = RunningAgents(InstantAgents(), 1, Gone())
     resources, closed = AsyncExitStack(), asyncio.Event()
     resources.callback(closed.set)

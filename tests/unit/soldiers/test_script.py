@@ -96,5 +96,5 @@ def test_the_reply_fills_texts_at_any_depth() -> None:
 
 
 @pytest.mark.parametrize("step", [script.RunStep(run="echo {reply}"), script.WriteStep(write="{reply}", text="t")])
-def test_the_reply_has_no_say_in_commands_and_paths(step: script.ScriptStep) -> None:
+def test_the_reply_is_not_inserted_into_commands_and_paths(step: script.ScriptStep) -> None:
     assert step.with_reply("; rm -r .") == step

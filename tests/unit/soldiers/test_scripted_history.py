@@ -73,7 +73,7 @@ async def test_the_chosen_answer_survives_a_failure_after_it(player: Player) -> 
     assert await player.play(Prompt(id="t1#2", text="go on", continues=True)) == TurnAnswer("chosen", 0.0)
 
 
-async def test_a_chain_of_attempts_goes_on_with_the_first_script(player: Player, tmp_path: Path) -> None:
+async def test_a_chain_of_attempts_continues_with_the_first_script(player: Player, tmp_path: Path) -> None:
     text = scripted(
         {"append": "log", "text": "a"},
         {"fail": "first", "first_time_only": True},

@@ -35,13 +35,13 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_entries_come_back_in_their_order(path: Path, *, durable: bool) -> None:
+def test_entries_are_returned_in_their_order(path: Path, *, durable: bool) -> None:
     for number in range(3):
         append_entry(path, {"n": number, "text": "zwölf\nlines"}, durable=durable)
     assert timeless(read_entries(path)) == [{"n": number, "text": "zwölf\nlines"} for number in range(3)]
 
 
-def test_a_reader_goes_on_at_its_offset(path: Path) -> None:
+def test_a_reader_continues_at_its_offset(path: Path) -> None:
     append_entry(path, {"n": 1})
     first = read_page(path)
     append_entry(path, {"n": 2})
@@ -74,7 +74,7 @@ def test_a_line_that_is_still_being_written_is_left_for_later(path: Path) -> Non
     assert read_page(path, whole).entries == [{"n": 2}]
 
 
-def test_a_torn_line_does_not_swallow_the_next(path: Path) -> None:
+def test_an_incomplete_line_does_not_swallow_the_next(path: Path) -> None:
     append_entry(path, {"n": 1})
     with path.open("ab") as file:
         file.write(b'{"n": 2, "te')
@@ -93,7 +93,7 @@ def test_a_missing_transcript_is_missing(path: Path) -> None:
         read_entries(path)
 
 
-def test_every_entry_tells_when_it_was_written(path: Path) -> None:
+def test_every_entry_shows_when_it_was_written(path: Path) -> None:
     before = datetime.now(UTC)
     append_entry(path, {"type": "noted", "text": "hello"})
     (entry,) = read_entries(path)
@@ -153,20 +153,20 @@ def test_an_update_has_an_entry(update: TurnUpdate, entry: dict[str, Any]) -> No
         ([{"type": "prompt", "prompt": TURN}, to_entry(TurnAnswer("yes", 0.3), TURN)], TranscriptFinding.ANSWERED),
     ],
 )
-def test_what_became_of_a_prompt_is_read_from_its_entries(
+def test_the_outcome_of_a_prompt_is_read_from_its_entries(
     entries: list[TranscriptEntry], finding: TranscriptFinding
 ) -> None:
     assert inspect_entries(entries, TURN).finding is finding
 
 
-def test_an_inspection_tells_the_answer_its_cost_and_every_petition() -> None:
+def test_an_inspection_shows_the_answer_its_cost_and_every_petition() -> None:
     petitions = (PetitionRequest("jira.comment", {"n": 1}), PetitionRequest("jira.comment", {"n": 2}))
     updates: Sequence[TurnUpdate] = (petitions[0], CostUpdate(0.25), petitions[1], TurnAnswer("yes", 0.5))
     found = inspect_entries([to_entry(update, TURN) for update in updates], TURN)
     assert (found.text, found.cost_usd, found.petitions) == ("yes", 0.5, petitions)
 
 
-def test_what_the_vendor_charged_counts_before_what_the_agent_reports() -> None:
+def test_the_charge_of_the_vendor_takes_precedence_over_the_report_of_the_agent() -> None:
     def metered(cost: float) -> TranscriptEntry:
         return {"type": "metered", "prompt": TURN, "costUsd": cost}
 

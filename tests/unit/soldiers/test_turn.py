@@ -40,13 +40,13 @@ async def an_agent(folder: Path) -> InstantAgent:
     return await InstantAgents().start(a_launch(folder))
 
 
-async def test_a_turn_tells_what_happens_and_returns_the_answer(tmp_path: Path) -> None:
-    told: list[TurnUpdate] = []
+async def test_a_turn_shows_its_progress_and_returns_the_answer(tmp_path: Path) -> None:
+    reported: list[TurnUpdate] = []
     text = scripted({"say": "well"}, {"petition": "comment", "body": {}}, {"cost": 0.5}, {"answer": "done so"})
-    ended = await take_turn(await an_agent(tmp_path), Prompt(id="t1#1", text=text), LONG, told.append)
+    ended = await take_turn(await an_agent(tmp_path), Prompt(id="t1#1", text=text), LONG, reported.append)
     assert ended == TurnAnswer("done so", 0.5)
-    assert told[:2] == [AgentMessage("well"), PetitionRequest("comment", {})]
-    assert ended not in told
+    assert reported[:2] == [AgentMessage("well"), PetitionRequest("comment", {})]
+    assert ended not in reported
 
 
 async def test_a_question_ends_a_turn(tmp_path: Path) -> None:
@@ -80,14 +80,14 @@ async def test_an_agent_that_says_nothing_for_too_long_fails_its_turn_and_takes_
     assert ended == TurnAnswer("now", 0.0)
 
 
-async def test_an_agent_that_keeps_saying_things_has_no_more_time_than_its_query(tmp_path: Path) -> None:
+async def test_an_agent_that_keeps_sending_messages_has_no_more_time_than_its_query(tmp_path: Path) -> None:
     talking = Prompt(id="t1#1", text=scripted({"stream": "on and " * 100, "every": 0.05}))
     limit = timedelta(seconds=0.2)
     with pytest.raises(AgentFailed, match=r"no answer within 0\.2 s"):
         await take_turn(await an_agent(tmp_path), talking, limit, lambda _: None, idle_limit=LONG)
 
 
-async def test_a_turn_that_took_too_long_tells_what_it_had_cost(tmp_path: Path) -> None:
+async def test_a_turn_that_takes_too_long_reports_its_cost(tmp_path: Path) -> None:
     agent = await an_agent(tmp_path)
     text = scripted({"cost": 0.5}, {"say": "well"}, {"hang": True})
     with pytest.raises(TurnTooLong) as caught:
@@ -122,7 +122,7 @@ class LateBiller(Agent):
         return "it never ran"
 
 
-async def test_an_agent_that_keeps_saying_things_may_take_its_time(
+async def test_an_agent_that_keeps_sending_messages_does_not_time_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deadlines: list[float] = []
@@ -136,29 +136,29 @@ async def test_an_agent_that_keeps_saying_things_may_take_its_time(
     talking = Prompt(id="t1#1", text=scripted({"stream": "on and on", "every": 0.001}, {"answer": "on"}))
     ended = await take_turn(await an_agent(tmp_path), talking, 2 * LONG, lambda _: None, idle_limit=LONG)
     assert ended == TurnAnswer("on", 0.0)
-    # Whatever is said gives new time, for the next word or for the answer.
+    # Each message restarts the time limit for the next one.
     assert len(deadlines) == 4
     assert all(earlier < later for earlier, later in itertools.pairwise(deadlines))
 
 
 @pytest.mark.parametrize(("limit", "idle_limit"), [(SHORT, LONG), (LONG, SHORT)], ids=["time", "silence"])
-async def test_a_turn_that_took_too_long_is_interrupted_and_heard_to_its_end(
+async def test_a_turn_that_takes_too_long_is_interrupted_and_read_to_its_end(
     limit: timedelta, idle_limit: timedelta
 ) -> None:
-    told: list[TurnUpdate] = []
+    reported: list[TurnUpdate] = []
     agent = LateBiller(AgentFailed("the turn was interrupted", 0.75))
     with pytest.raises(TurnTooLong) as caught:
-        await take_turn(agent, Prompt(id="t1#1", text=""), limit, told.append, idle_limit=idle_limit)
+        await take_turn(agent, Prompt(id="t1#1", text=""), limit, reported.append, idle_limit=idle_limit)
     assert caught.value.cost_usd == 0.75
-    assert told == [AgentMessage("I begin with t1#1"), AgentMessage("I was interrupted")]
+    assert reported == [AgentMessage("I begin with t1#1"), AgentMessage("I was interrupted")]
 
 
-async def test_an_answer_that_comes_when_the_time_is_over_is_taken() -> None:
+async def test_an_answer_after_the_deadline_is_accepted() -> None:
     answer = TurnAnswer("just in time", 0.75)
     assert await take_turn(LateBiller(answer), Prompt(id="t1#1", text=""), SHORT, lambda _: None) == answer
 
 
-async def test_a_turn_that_has_cost_what_it_may_is_interrupted_and_its_session_goes_on_later(tmp_path: Path) -> None:
+async def test_a_turn_that_reaches_its_budget_is_interrupted_and_its_session_continues_later(tmp_path: Path) -> None:
     agent = await an_agent(tmp_path)
     text = scripted({"cost": 0.5}, {"cost": 0.75}, {"wait_for": "money"}, {"write": "late"}, {"answer": "well"})
     with pytest.raises(BudgetSpent, match=r"has cost \$1.25, and \$1 were left") as caught:
@@ -178,14 +178,14 @@ async def test_a_turn_may_cost_less_than_its_budget(tmp_path: Path) -> None:
     assert ended == TurnAnswer("cheap", 0.5)
 
 
-async def test_an_agent_that_ends_tells_what_its_turn_had_cost(tmp_path: Path) -> None:
+async def test_an_agent_that_ends_reports_the_cost_of_its_turn(tmp_path: Path) -> None:
     text = scripted({"cost": 0.5}, {"crash": 3})
     with pytest.raises(AgentGone) as caught:
         await take_turn(await an_agent(tmp_path), Prompt(id="t1#1", text=text), LONG, lambda _: None)
     assert caught.value.cost_usd == 0.5
 
 
-async def test_a_limit_of_the_vendor_is_passed_on_and_the_script_goes_on_behind_it(tmp_path: Path) -> None:
+async def test_a_limit_of_the_vendor_is_passed_on_and_the_script_continues_after_it(tmp_path: Path) -> None:
     agent = await an_agent(tmp_path)
     text = scripted({"cost": 0.5}, {"usage_limit": 3600}, {"answer": "at last"})
     before = datetime.now(UTC)
@@ -201,40 +201,40 @@ SAME = "until rm go; do sleep 0.01; done 2>/dev/null"
 
 
 def circling(times: int, *more: dict[str, object]) -> str:
-    """Return a script that does the same again and again, each time once it may go on."""
+    """Return a script that repeats one step, and waits before each repetition."""
     return scripted({"cost": 0.25}, *[{"run": SAME}] * times, *more)
 
 
-def hearing(told: list[TurnUpdate], folder: Path) -> Callable[[TurnUpdate], None]:
+def hearing(reported: list[TurnUpdate], folder: Path) -> Callable[[TurnUpdate], None]:
     """Return a callback that records updates and lets each tool call continue but the one to interrupt."""
 
     def hear(update: TurnUpdate) -> None:
-        told.append(update)
-        if isinstance(update, ToolUse) and sum(isinstance(each, ToolUse) for each in told) % LOOP_LENGTH:
+        reported.append(update)
+        if isinstance(update, ToolUse) and sum(isinstance(each, ToolUse) for each in reported) % LOOP_LENGTH:
             (folder / "go").touch()
 
     return hear
 
 
-async def test_an_agent_in_circles_is_told_so_and_goes_on(tmp_path: Path) -> None:
-    told: list[TurnUpdate] = []
+async def test_a_looping_agent_is_warned_and_continues(tmp_path: Path) -> None:
+    reported: list[TurnUpdate] = []
     agent = await an_agent(tmp_path)
     text = circling(LOOP_LENGTH, {"cost": 0.5}, {"answer": "out"})
-    ended = await take_turn(agent, Prompt(id="t1#1", text=text), LONG, hearing(told, tmp_path))
+    ended = await take_turn(agent, Prompt(id="t1#1", text=text), LONG, hearing(reported, tmp_path))
     assert ended == TurnAnswer("out", 0.75)
-    assert [update for update in told if isinstance(update, CostUpdate)] == [CostUpdate(0.25), CostUpdate(0.75)]
+    assert [update for update in reported if isinstance(update, CostUpdate)] == [CostUpdate(0.25), CostUpdate(0.75)]
     prompts = [entry["text"] for entry in read_entries(tmp_path / "soldier-1.json") if "text" in entry]
     assert prompts[1].startswith(f"You called run {LOOP_LENGTH} times in a row with the same input: {SAME}\n")
 
 
-async def test_an_agent_that_goes_on_in_circles_fails_its_turn(tmp_path: Path) -> None:
+async def test_an_agent_that_keeps_looping_fails_its_turn(tmp_path: Path) -> None:
     agent = await an_agent(tmp_path)
     with pytest.raises(AgentLoops, match=f"the agent called run {LOOP_LENGTH} times in a row") as caught:
         await take_turn(agent, Prompt(id="t1#1", text=circling(3 * LOOP_LENGTH)), LONG, hearing([], tmp_path))
     assert caught.value.cost_usd == 0.25
 
 
-async def test_what_is_spent_over_all_prompts_of_a_turn_is_bounded(tmp_path: Path) -> None:
+async def test_the_cost_of_all_prompts_of_a_turn_is_bounded(tmp_path: Path) -> None:
     agent = await an_agent(tmp_path)
     text = circling(LOOP_LENGTH, {"cost": 0.5}, {"wait_for": "never"})
     with pytest.raises(BudgetSpent) as caught:

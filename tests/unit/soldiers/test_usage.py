@@ -115,7 +115,7 @@ def read(vendor: Vendor, *pieces: bytes) -> UsageReader:
 @pytest.mark.parametrize("name", ANSWERS)
 @settings(max_examples=25)
 @given(data=st.data())
-def test_any_way_to_cut_an_answer_into_pieces_tells_the_same_usage(name: str, data: st.DataObject) -> None:
+def test_an_answer_cut_into_any_pieces_shows_the_same_usage(name: str, data: st.DataObject) -> None:
     vendor, answer, model, tokens = ANSWERS[name]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(answer)), max_size=6)))
     pieces = [answer[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
@@ -158,8 +158,8 @@ def test_usage_of_another_form_counts_nothing(answer: bytes, vendor: Vendor) -> 
 
 
 def test_a_stream_that_breaks_off_counts_what_was_read_and_guesses_what_was_written() -> None:
-    said = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x" * 1000}}
-    reader = read(Vendor.ANTHROPIC, stream(ANTHROPIC_EVENTS[0], said))
+    delta = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x" * 1000}}
+    reader = read(Vendor.ANTHROPIC, stream(ANTHROPIC_EVENTS[0], delta))
     assert not reader.is_final
     assert reader.tokens.prompt == ANTHROPIC_TOKENS.prompt
     assert 1000 / 4 < reader.tokens.output <= 1000
@@ -198,7 +198,7 @@ def test_an_answer_without_end_is_not_kept(begin: bytes, monkeypatch: pytest.Mon
         ("", 15.0),
     ],
 )
-def test_a_model_costs_by_its_name_and_one_that_nobody_knows_as_the_dearest(model: str, usd: float) -> None:
+def test_a_model_has_the_price_of_its_name_and_an_unknown_one_the_highest(model: str, usd: float) -> None:
     assert prices.ANTHROPIC.bill(MILLION, model, own={}).usd == usd
 
 

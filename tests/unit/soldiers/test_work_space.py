@@ -60,7 +60,7 @@ def test_two_branches_of_one_repository_have_names_of_their_own(tmp_path: Path) 
     assert links == {"app@main": trees[0].path, "app@release-2": trees[1].path, "lib": trees[2].path}
 
 
-def test_a_work_without_repositories_and_reports_is_told_so(tmp_path: Path) -> None:
+def test_a_work_without_repositories_and_reports_says_so(tmp_path: Path) -> None:
     instructions = (laid_out(tmp_path) / "CLAUDE.md").read_text()
     assert instructions.count("(none)") == 2
 
@@ -89,7 +89,7 @@ def test_a_repository_with_a_name_that_the_folder_needs_gets_another(tmp_path: P
     assert list(tree.path.iterdir()) == []
 
 
-def test_what_an_agent_put_in_the_place_of_a_link_is_moved_aside(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_a_link_is_moved_aside(tmp_path: Path) -> None:
     tree = a_tree(tmp_path)
     space = laid_out(tmp_path, tree, reports={REPORT: "# Found\n"})
     for number in (1, 2):
@@ -128,7 +128,7 @@ def test_links_of_an_agent_are_not_followed(tmp_path: Path) -> None:
     assert (space / REPORT).read_text() == "# Found\n"
 
 
-def test_a_report_that_is_there_is_not_written_again(tmp_path: Path) -> None:
+def test_an_existing_report_is_not_written_again(tmp_path: Path) -> None:
     write_atomically(tmp_path / REPORT, "# As it was\n")
     space = laid_out(tmp_path, reports={REPORT: "# Another\n"})
     assert (space / REPORT).read_text() == "# As it was\n"

@@ -29,7 +29,7 @@ def takes(text: str, path: str) -> bool:
         ("!.env\n.env", ".env"),
     ],
 )
-def test_what_is_asked_for_is_taken(text: str, path: str) -> None:
+def test_a_listed_file_is_copied(text: str, path: str) -> None:
     assert takes(text, path)
 
 
@@ -46,7 +46,7 @@ def test_what_is_asked_for_is_taken(text: str, path: str) -> None:
         ("a/**/b", "a/c"),
     ],
 )
-def test_what_is_not_asked_for_is_left(text: str, path: str) -> None:
+def test_an_unlisted_file_is_not_copied(text: str, path: str) -> None:
     assert not takes(text, path)
 
 

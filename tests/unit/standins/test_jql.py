@@ -45,7 +45,7 @@ def test_a_ticket_does_not_meet(jql: str) -> None:
     assert not meets(jql)
 
 
-def test_the_current_user_is_the_one_who_asks() -> None:
+def test_the_current_user_is_the_owner_of_the_token() -> None:
     assert meets("(assignee = currentUser()) AND updated >= -60m ORDER BY updated ASC", assignee=ME)
     assert meets(f'assignee = "{ME}"', assignee=ME)
     assert not meets("assignee = currentUser()", assignee="712020:other")
@@ -97,7 +97,7 @@ def test_a_query_without_a_condition_is_refused(jql: str) -> None:
         "nonsense ~~ (",
     ],
 )
-def test_what_is_not_supported_is_refused_with_what_is(jql: str) -> None:
+def test_an_unsupported_value_is_refused_with_the_supported_ones(jql: str) -> None:
     with pytest.raises(
         JqlError, match=r"does not support the JQL '.+'\. The stand-in supports: assignee, key, project"
     ):

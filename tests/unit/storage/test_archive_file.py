@@ -84,7 +84,7 @@ def refused(file: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["house.jsonl", "house.jsonl.gz"])
-def test_what_was_written_is_read_again(tmp_path: Path, name: str) -> None:
+def test_a_written_archive_is_read_back(tmp_path: Path, name: str) -> None:
     file = write(tmp_path / name)
     assert tuple(read_items(file)) == tuple(ITEMS)
     header = read_header(file)
@@ -134,7 +134,7 @@ def test_a_reading_that_was_changed_well_is_refused_by_its_digest(tmp_path: Path
 
 
 @pytest.mark.parametrize("more", [b"\n", b'{"item":"pause"}\n'])
-def test_anything_behind_the_end_is_refused(tmp_path: Path, more: bytes) -> None:
+def test_anything_after_the_end_is_refused(tmp_path: Path, more: bytes) -> None:
     file = write(tmp_path / "house.jsonl")
     file.write_bytes(file.read_bytes() + more)
     assert "was changed" in refused(file)
@@ -148,7 +148,7 @@ def test_an_archive_of_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"hello\n", b"{}\n", b'{"format":"other","version":1}\n', b"\xff\xfe\n"])
-def test_what_is_no_archive_is_told_so(tmp_path: Path, text: bytes) -> None:
+def test_a_file_that_is_not_an_archive_is_reported(tmp_path: Path, text: bytes) -> None:
     file = tmp_path / "house.jsonl"
     file.write_bytes(text)
     with pytest.raises(Permanent, match="is not an archive"):
@@ -162,7 +162,7 @@ def test_a_plain_file_with_a_compressed_name_is_refused(tmp_path: Path) -> None:
         read_header(file)
 
 
-def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
+def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "house.jsonl"
     file.write_text("precious")
     with pytest.raises(Permanent, match="already exists"):
@@ -242,7 +242,7 @@ def _wire(changes: dict[str, object]) -> dict[str, object]:
     return {names[name]: value for name, value in changes.items()}
 
 
-def test_a_census_tells_only_what_there_is() -> None:
+def test_a_census_shows_only_what_exists() -> None:
     assert str(ItemCounts(open_events=2, log_entries=1)) == "2 open events, 1 log entries"
     assert str(ItemCounts()) == "nothing"
     assert ItemCounts(records=1).difference(ItemCounts(records=1)) == ""

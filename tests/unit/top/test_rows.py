@@ -44,8 +44,8 @@ from tests.unit.workflow.model.scene import template
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
 
-def a_standing(**more: Any) -> CourtStatus:
-    standing = CourtStatus(
+def a_court_status(**more: Any) -> CourtStatus:
+    court_status = CourtStatus(
         at=NOON,
         health=HealthSummary(level="yellow", reason="the disk is nearly full", age_seconds=3),
         roles=(RoleSummary(role="king", silent_seconds=400, is_well=False),),
@@ -60,7 +60,7 @@ def a_standing(**more: Any) -> CourtStatus:
         hosts=(HostSummary(name="box", status=HostStatus.LOST, slots=3, busy=2),),
         troubles=(Trouble(what="events wait for gen-x, which has no package", command="kingdom general list"),),
     )
-    return msgspec.structs.replace(standing, **more)
+    return msgspec.structs.replace(court_status, **more)
 
 
 def a_run(run_id: str = "wf-1", *, age: timedelta = timedelta(minutes=2), **fields: Any) -> Workflow:
@@ -79,14 +79,14 @@ def texts(rows: Sequence[PaneRow]) -> list[list[str]]:
     return [[cell.text for cell in row.cells] for row in rows]
 
 
-def test_the_head_tells_the_light_its_reason_the_money_and_the_queues() -> None:
-    light = "".join(cell.text for cell in build_headline(a_standing()))
+def test_the_head_shows_the_health_its_reason_the_money_and_the_queues() -> None:
+    light = "".join(cell.text for cell in build_headline(a_court_status()))
     assert light == "● yellow the disk is nearly full, read 3s ago"
-    line = "".join(cell.text for cell in build_summary(TopSnapshot(status=a_standing(), asks=[an_ask()])))
+    line = "".join(cell.text for cell in build_summary(TopSnapshot(status=a_court_status(), asks=[an_ask()])))
     assert line == ("today $1.50 of $300.00  slots 2/3  asks 1  events 4 undecided, 1000+ waiting  2 in progress")
 
 
-def test_a_run_tells_what_it_waits_for_or_does() -> None:
+def test_a_run_shows_its_current_step_or_what_it_waits_for() -> None:
     question = RunQuestion(task_id="t", text="Both?\nReally?")
     runs = [
         a_run(status=WorkflowStatus.RUNNING),
@@ -94,7 +94,7 @@ def test_a_run_tells_what_it_waits_for_or_does() -> None:
         a_run(status=WorkflowStatus.FAILED, reason="it broke", ended_at=NOON - timedelta(minutes=1)),
         a_run(status=WorkflowStatus.CREATED),
     ]
-    shown = texts(build_rows(Pane.RUNS, TopSnapshot(status=a_standing(), runs=runs)))
+    shown = texts(build_rows(Pane.RUNS, TopSnapshot(status=a_court_status(), runs=runs)))
     assert [row[1] for row in shown] == ["Fix the bug", "gen-x Fix the bug", "Fix the bug", "Fix the bug"]
     assert [row[5:] for row in shown] == [
         ["2m", "analyse: first"],
@@ -108,7 +108,7 @@ def test_the_inbox_has_what_the_court_asks_and_what_runs_of_people_ask() -> None
     question = RunQuestion(task_id="t", text="Which colour?", choices=("red", "blue"))
     own = a_run("wf-own", status=WorkflowStatus.AWAITING, question=question)
     of_court = a_run("wf-task-1", status=WorkflowStatus.AWAITING, question=question, requester="court")
-    rows = build_rows(Pane.INBOX, TopSnapshot(status=a_standing(), runs=[own, of_court], asks=[an_ask()]))
+    rows = build_rows(Pane.INBOX, TopSnapshot(status=a_court_status(), runs=[own, of_court], asks=[an_ask()]))
     assert [(row.key, row.run, row.explain_id) for row in rows] == [
         ("task-1", "wf-task-1", "task-1"),
         ("wf-own", "wf-own", "wf-own"),
@@ -118,36 +118,36 @@ def test_the_inbox_has_what_the_court_asks_and_what_runs_of_people_ask() -> None
 
 
 def test_a_question_about_a_petition_belongs_to_no_run() -> None:
-    (row,) = build_rows(Pane.INBOX, TopSnapshot(status=a_standing(), asks=[an_ask(id="pet-1", petition="pet-1")]))
+    (row,) = build_rows(Pane.INBOX, TopSnapshot(status=a_court_status(), asks=[an_ask(id="pet-1", petition="pet-1")]))
     assert (row.key, row.run, row.explain_id) == ("pet-1", "", "task-1")
 
 
-def test_queues_tell_how_much_waits_and_why() -> None:
+def test_queues_show_how_much_waits_and_why() -> None:
     stream = StreamStats(
         stream="court.event", pending=10_000, processing=2, dead=1, oldest_pending_seconds=90, paused=None
     )
-    shown = texts(build_rows(Pane.QUEUES, TopSnapshot(status=a_standing(), streams=[stream])))
+    shown = texts(build_rows(Pane.QUEUES, TopSnapshot(status=a_court_status(), streams=[stream])))
     assert shown[0] == ["court.event", "10000+", "2", "1", "2m", "dead letters: enter shows them"]
     assert shown[1] == ["waiting room", "1000+", "", "", "", "soldiers is full"]
     (line,) = describe_queue([stream], [])
     assert line.plain == "10000 waiting, the oldest for 2m; 2 in progress; 1 dead"
 
 
-def test_a_count_tells_that_there_are_more() -> None:
-    rows = build_rows(Pane.RUNS, TopSnapshot(status=a_standing(), runs=[a_run()]))
+def test_a_count_shows_that_there_are_more() -> None:
+    rows = build_rows(Pane.RUNS, TopSnapshot(status=a_court_status(), runs=[a_run()]))
     assert (format_count(rows), format_count(rows, is_truncated=True)) == ("1", "1+")
 
 
-def test_health_tells_first_what_needs_a_person() -> None:
-    shown = texts(build_rows(Pane.HEALTH, TopSnapshot(status=a_standing())))
+def test_health_shows_first_what_needs_a_person() -> None:
+    shown = texts(build_rows(Pane.HEALTH, TopSnapshot(status=a_court_status())))
     assert shown[0][2] == "events wait for gen-x, which has no package → kingdom general list"
     assert shown[1] == ["role king", "silent", "last heartbeat 7m ago"]
     assert shown[2][:2] == ["machine box", "LOST"]
 
 
-def test_a_row_is_found_by_all_of_the_words_in_any_order_and_case() -> None:
+def test_a_row_is_found_by_all_of_its_words_in_any_order_and_case() -> None:
     run = a_run(status=WorkflowStatus.FAILED, reason="Disk full")
-    (row,) = build_rows(Pane.RUNS, TopSnapshot(status=a_standing(), runs=[run]))
+    (row,) = build_rows(Pane.RUNS, TopSnapshot(status=a_court_status(), runs=[run]))
     assert row.matches("FULL disk failed wf-1")
     assert not row.matches("full disk running")
 
@@ -173,7 +173,7 @@ def test_a_span_is_shown_in_a_few_letters(seconds: float | None, words: str) -> 
     assert format_span(seconds) == words
 
 
-def test_a_run_can_go_on_in_its_session_only_while_it_has_one() -> None:
+def test_a_run_can_continue_in_its_session_only_while_it_has_one() -> None:
     paused, failed = a_run(status=WorkflowStatus.PAUSED), a_run(status=WorkflowStatus.FAILED)
     assert [how for _, how in list_resume_points(paused)] == [Continue(), FromBase()]
     assert [how for _, how in list_resume_points(failed)] == [FromBase()]

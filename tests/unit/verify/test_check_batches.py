@@ -9,7 +9,7 @@ BATCH = [described(event) for event in ("a", "b", "c")]
 
 
 @pytest.mark.parametrize("end", ["publish_unknown", ""])
-def test_of_a_transaction_whose_end_nobody_saw_all_is_there_or_nothing(end: str) -> None:
+def test_a_transaction_with_an_unknown_end_is_complete_or_absent(end: str) -> None:
     trace = Trace().published(*BATCH, end=end)
     everything = [stored(event, position) for position, event in enumerate("abc")]
     assert check(trace.left(everything, *map(applied, "abc"))) == []

@@ -12,7 +12,7 @@ def kinds(evidence: Evidence) -> list[ViolationKind]:
     return [finding.kind for finding in check(evidence)]
 
 
-def test_every_stream_that_is_told_gets_its_copy() -> None:
+def test_every_named_stream_gets_its_copy() -> None:
     trace = Trace().published(described("a", key="k", streams=[ANY, LINE]))
     copies = [stored("a", 1), stored("a", 2, key="k")]
     traces = [applied("a"), applied("a", key="k")]
@@ -29,7 +29,7 @@ def test_a_stream_takes_an_id_once() -> None:
     assert kinds(given.left([stored("a", 8)], applied("a"))) == [ViolationKind.DOUBLED]
 
 
-def test_who_publishes_an_id_again_is_told_that_it_is_there() -> None:
+def test_publishing_an_id_again_reports_a_duplicate() -> None:
     trace = Trace().published(described("a", key="k", streams=[ANY, LINE]))
     left = [stored("a", 1), stored("a", 2, key="k")], applied("a"), applied("a", key="k")
     for duplicates, found in (([[ANY, "a"], [LINE, "a"]], []), ([[ANY, "a"]], [ViolationKind.DOUBLED])):

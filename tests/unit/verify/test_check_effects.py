@@ -14,13 +14,13 @@ def sent(*steps: str) -> list[ViolationKind]:
     return [finding.kind for finding in check(trace.left([stored("a", status="DEAD")]))]
 
 
-def test_a_target_that_honours_nothing_is_asked_again_only_where_it_has_refused() -> None:
+def test_a_target_without_idempotency_is_called_again_only_after_a_refusal() -> None:
     assert sent("throttle", "throttle_for_a_second", "fail") == []
     assert sent("fail", "accept") == [ViolationKind.REPEATED]
 
 
 @pytest.mark.parametrize(("idempotency", "found"), [("time", []), ("identifier", [ViolationKind.REPEATED])])
-def test_only_where_time_must_tell_a_sender_that_was_stopped_excuses_a_repeated_call(
+def test_a_stopped_sender_excuses_a_repeated_call_only_without_idempotency(
     idempotency: str, found: list[ViolationKind]
 ) -> None:
     trace = Trace().published(described("a", call="c", idempotency=idempotency)).handling("started", "a", stream=ANY)
@@ -34,7 +34,7 @@ def test_only_where_time_must_tell_a_sender_that_was_stopped_excuses_a_repeated_
     assert judged(trace.line("fault", kind="kill", process="worker-1")) == [ViolationKind.REPEATED]
 
 
-def test_what_was_only_taken_on_is_closed_once_by_an_event_or_by_proof() -> None:
+def test_an_accepted_call_is_closed_once_by_an_event_or_by_proof() -> None:
     trace = Trace().published(described("a", call="c"), described("closing")).accepted("c", "a")
     events = [stored("a", 1), stored("closing", 2)]
     proof = applied("a", call="c")

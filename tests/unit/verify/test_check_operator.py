@@ -18,7 +18,7 @@ def asked(trace: Trace, before: str, after: str, **facts: Any) -> Trace:
     return trace.line(before, by="trial", **facts).line(after, by="trial", **facts)
 
 
-def test_what_was_cancelled_while_it_waited_never_runs() -> None:
+def test_an_event_cancelled_while_it_waited_never_runs() -> None:
     trace = Trace().published(described("a", fate="open"))
     cancelled = asked(trace, "cancelling", "cancelled", answer="cancelled", **OF_A)
     dead = [stored("a", status="DEAD", error_code="cancelled")]
@@ -27,7 +27,7 @@ def test_what_was_cancelled_while_it_waited_never_runs() -> None:
     assert kinds(cancelled.left([stored("a")], applied("a"))) == [ViolationKind.POISON]
 
 
-def test_what_was_cancelled_while_it_ran_is_done_or_dead_but_not_both() -> None:
+def test_an_event_cancelled_while_it_ran_is_done_or_dead_but_not_both() -> None:
     trace = Trace().published(described("a", fate="open")).handling("started", "a", stream=ANY)
     requested = asked(trace, "cancelling", "cancelled", answer="requested", **OF_A)
     dead = [stored("a", status="DEAD", error_code="cancelled")]
@@ -36,7 +36,7 @@ def test_what_was_cancelled_while_it_ran_is_done_or_dead_but_not_both() -> None:
     assert kinds(requested.left(dead, applied("a"))) == [ViolationKind.DISOBEYED]
 
 
-def test_what_was_discarded_never_runs_again() -> None:
+def test_a_discarded_event_never_runs_again() -> None:
     trace = Trace().published(described("a", fate="doomed")).handling("started", "a", stream=ANY)
     discarded = asked(trace, "discarding", "discarded", **OF_A)
     assert kinds(discarded.left([stored("a", status="DISCARDED")])) == []
@@ -74,7 +74,7 @@ def test_a_redriven_event_is_handled_again() -> None:
     assert kinds(redriven.handling("started", "a", stream=ANY).left(left)) == []
 
 
-def test_a_dead_event_that_was_mended_and_redriven_must_be_done() -> None:
+def test_a_dead_event_that_was_repaired_and_redriven_must_be_done() -> None:
     trace = asked(Trace().published(described("a", fate="doomed")), "redriving", "redriven", mended=True, **OF_A)
     run = trace.handling("started", "a", stream=ANY)
     assert kinds(run.left([stored("a")], applied("a"))) == []
@@ -82,7 +82,7 @@ def test_a_dead_event_that_was_mended_and_redriven_must_be_done() -> None:
     assert kinds(run.left([stored("a", status="DEAD")])) == [ViolationKind.QUARANTINED]
 
 
-def test_of_what_was_asked_without_an_answer_nobody_can_say_how_it_ends() -> None:
+def test_the_end_of_an_unanswered_request_is_unknown() -> None:
     trace = Trace().published(described("a", fate="doomed")).line("redriving", mended=True, **OF_A)
     assert kinds(trace.left([stored("a", status="DEAD")])) == []
     assert kinds(trace.left([stored("a")], applied("a"))) == []
@@ -107,7 +107,7 @@ def blocked(*steps: tuple[str, str]) -> list[ViolationKind]:
     return kinds(trace.left(events, applied("b") | {"stream": BLOCKING}))
 
 
-def test_behind_a_dead_event_that_blocks_its_key_nothing_runs_until_an_operator_decides() -> None:
+def test_a_dead_event_that_blocks_its_key_holds_all_later_ones_until_an_operator_decides() -> None:
     assert blocked(("started", "b")) == [ViolationKind.OVERTAKEN]
     assert blocked(("redriving", "a"), ("started", "a"), ("finished", "a"), ("started", "b")) == []
 

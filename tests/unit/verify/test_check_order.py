@@ -22,7 +22,7 @@ def test_a_store_that_turns_a_transaction_round_is_found_though_its_positions_fi
     assert kinds(left_in_order(trace, "b", "a")) == [ViolationKind.ORDER]
 
 
-def test_a_transaction_that_began_when_another_was_confirmed_comes_after_it() -> None:
+def test_a_transaction_that_began_after_the_confirmation_of_another_comes_after_it() -> None:
     trace = Trace().published(FIRST).published(SECOND)
     assert kinds(left_in_order(trace, "a", "b")) == []
     assert kinds(left_in_order(trace, "b", "a")) == [ViolationKind.ORDER]

@@ -60,7 +60,7 @@ def test_keys_of_different_streams_and_different_keys_have_nothing_to_do_with_ea
     assert check(both_at_once(trace).left(events, *traces)) == []
 
 
-def test_who_holds_a_key_longer_than_its_lease_may_find_out_late_that_another_has_it() -> None:
+def test_a_holder_of_a_key_beyond_its_lease_may_learn_late_that_another_has_it() -> None:
     held = published().claimed(2, (1, "a"), by=ONE, stream=LINE).handling("started", "a", token=2, by=ONE)
     for leases, found in ((0.9, [ViolationKind.OVERLAP]), (1.1, [])):
         trace = held.later(leases=leases).claimed(3, (2, "b"), by=TWO, stream=LINE)
@@ -90,7 +90,7 @@ def given_again(trace: Trace) -> list[ViolationKind]:
     return judged(trace.line("lease_lost", by=ONE, tokens=[1]))
 
 
-def test_what_a_worker_holds_is_not_given_to_another_before_its_lease_is_over() -> None:
+def test_events_of_a_worker_are_given_to_no_other_before_its_lease_expires() -> None:
     held = published().claimed(1, (1, "a"), by=ONE, stream=LINE)
     assert given_again(held.later(leases=0.9)) == [ViolationKind.TAKEN]
     assert given_again(held.later(leases=1.1)) == []
@@ -104,7 +104,7 @@ def test_a_renewal_that_was_confirmed_counts() -> None:
     assert given_again(renewed.later(leases=1.1)) == []
 
 
-def test_what_was_given_back_may_be_given_to_another() -> None:
+def test_an_event_that_was_given_back_may_be_given_to_another_worker() -> None:
     held = published().claimed(1, (1, "a"), by=ONE, stream=LINE)
     assert given_again(held.settled(1, p1="retry")) == []
     assert given_again(held.line("settling", token=1, began=0, outcomes={"1": "done"})) == []
@@ -121,7 +121,7 @@ def test_a_settlement_whose_answer_was_lost_may_have_happened_although_its_repet
     assert given_again(repeated.line("not_settled", token=1, began=1, outcomes={"1": "retry"})) == []
 
 
-def test_who_shows_no_sign_of_life_any_more_holds_nothing() -> None:
+def test_a_host_without_a_heartbeat_holds_nothing() -> None:
     held = published().claimed(1, (1, "a"), by=ONE, stream=LINE)
     assert (
         judged(

@@ -22,7 +22,7 @@ def recovered(
     return [finding.kind for finding in check(trace.left(events, applied("a", token=3), applied("other", token=2)))]
 
 
-def test_what_a_killed_worker_held_has_another_holder_within_a_few_leases() -> None:
+def test_events_of_a_killed_worker_have_another_holder_within_a_few_leases() -> None:
     assert recovered(3) == []
     assert recovered(30) == [ViolationKind.SLOW]
 
@@ -32,7 +32,7 @@ def test_only_the_time_counts_in_which_a_worker_was_there() -> None:
     assert recovered(30, alone_for=10) == [ViolationKind.SLOW]
 
 
-def test_where_others_waited_as_long_the_machine_is_to_blame() -> None:
+def test_if_others_waited_as_long_the_machine_is_to_blame() -> None:
     assert recovered(6, others_waited=3) == []
     assert recovered(8, others_waited=3) == [ViolationKind.SLOW]
     assert recovered(6, late_seconds=5) == []
@@ -47,7 +47,7 @@ def test_the_time_after_a_stop_counts_from_its_end(after_leases: float, found: l
     assert [each.kind for each in check(trace.left([stored("a", token=2)], applied("a", token=2)))] == found
 
 
-def test_those_behind_the_first_of_their_key_wait_for_that_one() -> None:
+def test_events_after_the_first_of_their_key_wait_for_it() -> None:
     line = "verify.line"
     trace = Trace().line("ready", by=TWO).published(described("a", key="k"), described("b", key="k"))
     trace = trace.claimed(1, (1, "a"), (2, "b"), by=ONE, stream=line).line("exited", process=ONE, code=-9)

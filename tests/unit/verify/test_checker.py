@@ -31,7 +31,7 @@ def test_a_trial_in_which_everything_went_well_has_no_findings() -> None:
     assert check(trace.left(events, *traces, tallies={"t": 2})) == []
 
 
-def test_an_event_that_was_committed_and_is_nowhere_is_lost() -> None:
+def test_a_committed_event_that_is_missing_is_lost() -> None:
     assert kinds(Trace().published(described("a")).left([])) == [ViolationKind.LOST]
 
 
@@ -163,7 +163,7 @@ def test_a_rolled_back_event_that_a_handler_has_seen_was_delivered() -> None:
     assert kinds(trace.left([])) == [ViolationKind.ROLLED_BACK]
 
 
-def test_an_event_that_nobody_published_is_no_better_than_a_rolled_back_one() -> None:
+def test_an_unpublished_event_is_as_bad_as_a_rolled_back_one() -> None:
     assert kinds(Trace().left([stored("a")])) == [ViolationKind.ROLLED_BACK]
 
 
@@ -179,7 +179,7 @@ def test_a_process_that_ends_by_itself_or_not_at_all_is_found() -> None:
     assert kinds(Trace().line("exited", process="worker-1.1", code=0).left([])) == []
 
 
-def test_a_process_that_was_at_work_and_ends_though_nobody_asked_is_found() -> None:
+def test_a_working_process_that_ends_without_a_request_is_found() -> None:
     end: dict[str, Any] = {"process": "worker-1.1", "code": 0, "asked": False}
     assert kinds(Trace().line("ready").line("exited", **end).left([])) == [ViolationKind.PROCESS]
     assert kinds(Trace().line("not_opened").line("exited", **end).left([])) == []

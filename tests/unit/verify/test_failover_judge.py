@@ -43,7 +43,7 @@ def test_a_failover_after_which_nothing_was_handled_is_not_over() -> None:
     assert list(failovers([claimed(10, "a", 1), settled(20, "a", 1), KILLED_AT_50])) == []
 
 
-def test_what_was_acknowledged_and_is_not_there_was_lost_and_a_second_end_tells_of_a_lost_first() -> None:
+def test_a_missing_acknowledged_event_was_lost_and_so_was_the_first_of_two_ends() -> None:
     history = [
         entry(1, "p", "published", events=["e", "gone"]),
         claimed(10, "a", 1),
@@ -88,7 +88,7 @@ def test_a_reaction_applied_under_one_token_and_done_under_another_is_stale() ->
 
 @pytest.mark.parametrize("way", ["applied", "called"])
 @pytest.mark.parametrize(("published_again", "findings"), [(frozenset[CopyId](), 1), (frozenset({("s", "first")}), 0)])
-def test_what_was_lost_and_published_again_has_no_place_in_its_key(
+def test_an_event_lost_and_published_again_has_no_place_in_its_key(
     way: str, published_again: frozenset[CopyId], findings: int
 ) -> None:
     events = [

@@ -27,7 +27,7 @@ async def test_a_signal_to_a_process_that_is_just_dying_does_not_hide_how_it_die
     history = History(tmp_path, "fleet")
     fleet = Fleet(part, history, random.Random(1), command=("sleep", "600"))
     for member in [fleet.add("worker") for _ in range(DEATHS)]:
-        while member.process is None:  # noqa: ASYNC110 - nobody tells of a start
+        while member.process is None:  # noqa: ASYNC110 - a start sends no notification
             await asyncio.sleep(0)
         member.retired = True
         os.kill(member.process.pid, signal.SIGKILL)

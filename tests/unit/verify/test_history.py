@@ -17,7 +17,7 @@ def test_histories_of_all_processes_are_read_in_the_order_of_time(tmp_path: Path
     ]
 
 
-def test_the_torn_last_line_of_a_killed_process_is_left_out(tmp_path: Path) -> None:
+def test_the_incomplete_last_line_of_a_killed_process_is_left_out(tmp_path: Path) -> None:
     history = History(tmp_path, "one")
     history.write("acted")
     history.close()

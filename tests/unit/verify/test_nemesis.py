@@ -46,12 +46,12 @@ def nemesis_with(strike: Strike, history: History) -> Nemesis:
     return Nemesis(fleet, store, history, rng, lease_seconds=1, extra_faults=faults)
 
 
-async def torment_until(over: asyncio.Event, nemesis: Nemesis) -> None:
-    tormenting = asyncio.create_task(nemesis.run(every_seconds=0.001))
+async def inject_faults_until(over: asyncio.Event, nemesis: Nemesis) -> None:
+    injecting = asyncio.create_task(nemesis.run(every_seconds=0.001))
     async with asyncio.timeout(PATIENCE_SECONDS):
         await over.wait()
-    tormenting.cancel()
-    await asyncio.gather(tormenting, return_exceptions=True)
+    injecting.cancel()
+    await asyncio.gather(injecting, return_exceptions=True)
 
 
 async def test_a_fault_of_a_bench_is_drawn_and_counted_under_its_kind_where_it_struck(
@@ -67,13 +67,13 @@ async def test_a_fault_of_a_bench_is_drawn_and_counted_under_its_kind_where_it_s
         return tries % 2 == 0
 
     nemesis = nemesis_with(strike, history)
-    await torment_until(enough, nemesis)
+    await inject_faults_until(enough, nemesis)
     counted = [entry.facts["kind"] for entry in read_history(tmp_path) if entry.what == "fault"]
     assert nemesis.fault_counts == {"server_killed": tries // 2}
     assert counted == ["server_killed"] * (tries // 2)
 
 
-async def test_a_fault_that_is_under_way_when_the_torment_ends_is_undone_and_not_counted(history: History) -> None:
+async def test_a_fault_in_progress_at_the_end_is_undone_and_not_counted(history: History) -> None:
     begun, undone = asyncio.Event(), asyncio.Event()
 
     async def strike(_: Nemesis) -> bool:
@@ -85,12 +85,12 @@ async def test_a_fault_that_is_under_way_when_the_torment_ends_is_undone_and_not
         return True
 
     nemesis = nemesis_with(strike, history)
-    await torment_until(begun, nemesis)
+    await inject_faults_until(begun, nemesis)
     assert undone.is_set()
     assert not nemesis.fault_counts
 
 
-async def test_a_fault_that_fails_ends_the_torment_with_its_error(history: History) -> None:
+async def test_a_fault_that_fails_ends_the_verification_with_its_error(history: History) -> None:
     async def strike(_: Nemesis) -> bool:
         raise OSError("the server does not come back")
 

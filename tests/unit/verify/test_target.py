@@ -78,7 +78,7 @@ async def test_a_listed_answer_is_given_once(caller: Caller, step: str, status: 
     assert (await caller.post(answers=[step]))[0] == (200 if happened else 201)
 
 
-async def test_a_throttled_caller_is_told_when_to_come_back(caller: Caller) -> None:
+async def test_a_throttled_caller_learns_when_to_retry(caller: Caller) -> None:
     _, headers, _ = await caller.post(answers=["throttle_for_a_second"])
     assert headers["Retry-After"] == "1"
 

@@ -41,14 +41,14 @@ def test_only_the_silent_one_of_two_is_lost() -> None:
     assert lost == [set()] * 5 + [{"a"}]
 
 
-def test_the_first_sight_of_a_host_says_nothing_about_how_long_it_was_silent() -> None:
+def test_the_first_check_of_a_host_does_not_show_how_long_it_was_silent() -> None:
     looks = Looks(at=1_000_000.0)
     assert looks.after(0.0, a=77) == set()
     looks.steadily(5, a=77)
     assert looks.after(5.0, a=77, b=5) == {"a"}
 
 
-def test_a_gap_between_looks_starts_the_lease_anew() -> None:
+def test_a_gap_between_checks_restarts_the_lease() -> None:
     looks = Looks()
     looks.after(0.0, a=1)
     looks.steadily(5, a=1)
@@ -56,7 +56,7 @@ def test_a_gap_between_looks_starts_the_lease_anew() -> None:
     assert looks.steadily(6, a=1) == [set()] * 5 + [{"a"}]
 
 
-def test_a_look_that_failed_starts_the_lease_anew() -> None:
+def test_a_failed_check_of_the_hosts_restarts_the_lease() -> None:
     looks = Looks()
     looks.after(0.0, a=1)
     looks.steadily(5, a=1)
@@ -64,7 +64,7 @@ def test_a_look_that_failed_starts_the_lease_anew() -> None:
     assert looks.steadily(7, a=1) == [set()] * 6 + [{"a"}]
 
 
-def test_a_host_that_was_away_and_is_back_under_an_old_version_is_seen_anew() -> None:
+def test_a_host_that_returns_with_an_older_version_is_registered_again() -> None:
     looks = Looks()
     looks.after(0.0, a=1)
     looks.after(5.0)
@@ -72,7 +72,7 @@ def test_a_host_that_was_away_and_is_back_under_an_old_version_is_seen_anew() ->
 
 
 @pytest.mark.parametrize(("lease", "pause"), [(30.0, 1.0), (3.0, 0.5), (0.0, 0.05)])
-def test_looks_are_close_enough_together_for_the_shortest_lease(lease: float, pause: float) -> None:
+def test_checks_are_frequent_enough_for_the_shortest_lease(lease: float, pause: float) -> None:
     monitor = LivenessMonitor(lambda: 0.0)
     assert monitor.pause_seconds(1.0) == 1.0
     monitor.observe({"a": LeaseObservation(1, lease), "b": LeaseObservation(1, 300.0)})

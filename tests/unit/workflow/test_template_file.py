@@ -82,7 +82,7 @@ def test_shorthand_and_long_form_become_one_template() -> None:
     assert read_template(SHORT, "t.yaml") == WHOLE
 
 
-def test_a_template_is_the_same_after_a_way_through_a_file() -> None:
+def test_a_template_is_the_same_after_a_round_trip_through_a_file() -> None:
     written = write_template(WHOLE)
     assert read_template(written, "t.yaml") == WHOLE
     assert "query: |\n      Write down what you found.\n      Be brief.\n" in written
@@ -97,7 +97,7 @@ def test_any_text_survives_a_file(text: str) -> None:
     assert read_template(write_template(strange), "t.yaml") == strange
 
 
-def test_what_is_not_said_is_not_written() -> None:
+def test_default_values_are_not_written() -> None:
     assert write_template(read_template(SMALLEST, "t.yaml")) == (
         "id: small\nname: Small\nworks:\n- name: only\n  tasks:\n  - query: Do it.\n"
     )

@@ -74,14 +74,14 @@ async def resolve_id(transaction: Transaction, kind: RecordKind, text: str) -> s
         return max(found, key=age_key).id if found else text
     prefix = ID_PREFIXES[kind.name]
     states: dict[str, str] = {}
-    for begun in (text, prefix + text):
-        page = await transaction.find(RecordQuery(kind=kind.name, after=begun, limit=_IDS_SHOWN + 1))
-        states |= {record.id: record.state for record in page if record.id.startswith(begun)}
+    for start in (text, prefix + text):
+        page = await transaction.find(RecordQuery(kind=kind.name, begun=after=start=begun, limit=_IDS_SHOWN + 1))
+        states |= {record.id: record.state for record in page if record.id.startswith(start)}
     return choose_id(text, states, prefix=prefix) if states else text
 
 
 async def _newest(transaction: Transaction) -> Record | None:
-    """Return the run that was created last. Ids do not show this order, because ids of the court have only a day."""
+    """Return the run that was created last. Its id does not show this, because ids of the court contain only a day."""
     now = utc_now()
     recent = await _latest(_recent_runs(transaction, now - _RECENT))
     if recent and age_key(recent)[0] > now - _RECENT / 2:
@@ -97,10 +97,10 @@ async def _existing_runs(transaction: Transaction) -> AsyncIterator[Record]:
 
 async def _recent_runs(transaction: Transaction, since: datetime) -> AsyncIterator[Record]:
     """Yield every active run, and each stopped run whose id is not older than `since`."""
-    begins = run_ids_since(since)
+    ranges = run_ids_since(since)
     for state in WORKFLOWS.directories:
         stopped = state in WORKFLOWS.final or state == WorkflowStatus.FAILED
-        for after, end in begins if stopped and state != DELETED else ():
+        for after, end in ranges if stopped and state != DELETED else ():
             async for record in each_record(transaction, RecordQuery(kind=WORKFLOWS.name, state=state, after=after)):
                 if record.id >= end:
                     break

@@ -101,5 +101,5 @@ class Sentinel:
 async def _poll_and_log(name: str, poll: Callable[[], Awaitable[PollResult]]) -> timedelta:
     result = await poll()
     if result.received:
-        _log.info("looked", source=name, received=result.received, seen=result.seen, dropped=result.dropped)
+        _log.info("polled", source=name, received=result.received, seen=result.seen, dropped=result.dropped)
     return result.again_after

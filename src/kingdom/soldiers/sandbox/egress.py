@@ -250,14 +250,14 @@ class _Tunnel:
         end = loop.time() + limits.lifetime_seconds
         copying: list[asyncio.Task[None]] = []
         try:
-            async with asyncio.timeout(limits.idle_seconds) as patience:
+            async with asyncio.timeout(limits.idle_seconds) as timeout:
 
                 def count(*, sent: int = 0, received: int = 0) -> None:
                     self.sent += sent
                     self.received += received
                     self._ledger.count(sent=sent, received=received)
-                    if not patience.expired():
-                        patience.reschedule(min(loop.time() + limits.idle_seconds, end))
+                    if not timeout.expired():
+                        timeout.reschedule(min(loop.time() + limits.idle_seconds, end))
 
                 count(sent=len(hello))
                 self._remote[1].write(hello)

@@ -45,7 +45,7 @@ class LettersQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class StreamQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """In which stream an event is meant, if several have it."""
+    """The stream of an event, needed if several streams have the event."""
 
     stream: str | None = None
 
@@ -85,7 +85,7 @@ class RedriveLetters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class _PlannedLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A dead letter that an act was accepted for. If it died again since, it is another death."""
+    """A dead letter for which an act was accepted. If the event has died again since, the act does not apply."""
 
     event_id: UUID
     stream: str

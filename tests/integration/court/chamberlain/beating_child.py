@@ -1,4 +1,4 @@
-"""A role in a process of its own: gives signs of life until it is killed, or hangs its loop if it is told to."""
+"""A role in its own process: writes heartbeats until it is killed, or blocks its event loop on request."""
 
 import asyncio
 import sys
@@ -13,7 +13,7 @@ async def main(directory: str, *, hangs: bool, stuck_after: float) -> None:
     signs = heartbeats_in_files(Path(directory), "king")
     async with HeartbeatThread(signs, every=timedelta(seconds=0.05), stuck_after=timedelta(seconds=stuck_after)):
         # A loop that hangs before the first sign may never give one.
-        while not (Path(directory) / "state/king/heartbeat").exists():  # noqa: ASYNC110 - nobody tells of a file
+        while not (Path(directory) / "state/king/heartbeat").exists():  # noqa: ASYNC110 - files send no notification
             await asyncio.sleep(0.01)
         sys.stdout.write("ready\n")
         sys.stdout.flush()

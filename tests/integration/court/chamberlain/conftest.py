@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from tests.contract.backends import BackendUnderTest
-from tests.integration.court.chamberlain.scene import House, opened
+from tests.integration.court.chamberlain.scene import ChamberlainScene, opened
 
 
 @pytest.fixture
 def directory(backend: BackendUnderTest, tmp_path: Path) -> Path:
     """Where the house keeps its files: those of the store too, if it is one of files."""
-    return Path(backend.place) if backend.place_fixture == "realm" else tmp_path / "house"
+    return Path(backend.place) if backend.place_fixture == "realm" else tmp_path / "scene"
 
 
 @pytest.fixture
-async def house(backend: BackendUnderTest, directory: Path) -> AsyncIterator[House]:
-    async with opened(backend, directory) as house:
-        yield house
+async def scene(backend: BackendUnderTest, directory: Path) -> AsyncIterator[ChamberlainScene]:
+    async with opened(backend, directory) as scene:
+        yield scene

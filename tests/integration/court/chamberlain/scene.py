@@ -37,7 +37,7 @@ EVERY_KIND = (SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, *OWN_KINDS, HEARTBEATS
 
 
 class FakeSensor(Sensor):
-    """A machine that uses what the test says."""
+    """A sensor whose values a test sets."""
 
     def __init__(self, name: str = "here") -> None:
         self.name = name
@@ -49,7 +49,7 @@ class FakeSensor(Sensor):
         return dict(self.used)
 
 
-class House:
+class ChamberlainScene:
     """A store, a directory and a clock, and as many Chamberlains as a test wants."""
 
     def __init__(self, bus: Bus, operations: Operations, directory: Path) -> None:
@@ -101,7 +101,7 @@ class House:
         entries = [each.entry for each in await self.operations.read_log(LogCursor(), 10_000)]
         return [dict(each.data) for each in entries if (each.type, each.actor) == (event_type, "chamberlain")]
 
-    async def said(self) -> Counter[str]:
+    async def event_counts(self) -> Counter[str]:
         """Return how often the Chamberlain wrote each type of internal event."""
         entries = [each.entry for each in await self.operations.read_log(LogCursor(), 10_000)]
         return Counter(each.type for each in entries if each.actor == "chamberlain" and each.type in CATALOG)
@@ -147,6 +147,6 @@ def run(workflow_id: str, state: str, soldier: str, agent: AgentStatus) -> Recor
 
 
 @asynccontextmanager
-async def opened(backend: BackendUnderTest, directory: Path) -> AsyncIterator[House]:
+async def opened(backend: BackendUnderTest, directory: Path) -> AsyncIterator[ChamberlainScene]:
     async with backend.open(TOPOLOGY, EVERY_KIND) as bus:
-        yield House(bus, backend.operations(bus), directory)
+        yield ChamberlainScene(bus, backend.operations(bus), directory)

@@ -23,7 +23,7 @@ from kingdom.court.heartbeat import (
     last_heartbeats,
 )
 from tests.contract.backends import BackendUnderTest
-from tests.integration.court.chamberlain.scene import START, House
+from tests.integration.court.chamberlain.scene import START, ChamberlainScene
 from tests.patience import PATIENCE_SECONDS
 
 OFTEN = timedelta(seconds=0.05)
@@ -36,7 +36,7 @@ def sign_of(directory: Path) -> float:
 
 
 def until(ready: Callable[[], bool]) -> None:
-    """Wait, and let no loop run meanwhile."""
+    """Wait while the event loop is blocked."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not ready():
         assert time.monotonic() < deadline, "what was waited for did not happen"
@@ -44,7 +44,7 @@ def until(ready: Callable[[], bool]) -> None:
 
 
 def stays_silent(directory: Path) -> bool:
-    """Tell whether no sign follows for many times as long as between two."""
+    """Return whether no heartbeat follows for many times the usual interval."""
     last = sign_of(directory)
     time.sleep(OFTEN.total_seconds() * 10)
     return sign_of(directory) == last
@@ -62,7 +62,7 @@ def beating(directory: Path, how: str, stuck_after: float = 600) -> Iterator[sub
             process.kill()
 
 
-def test_a_loop_that_hangs_does_not_look_dead(tmp_path: Path) -> None:
+def test_a_blocked_event_loop_does_not_count_as_dead(tmp_path: Path) -> None:
     with beating(tmp_path, "hangs"):
         first = sign_of(tmp_path)
         until(lambda: sign_of(tmp_path) > first + 0.5)
@@ -79,7 +79,7 @@ def test_a_killed_role_gives_no_sign_any_more_and_its_last_one_stays(tmp_path: P
         until(lambda: sign_of(tmp_path) > 0)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    # Nobody is left who could give another one.
+    # No process is left to write another heartbeat.
     assert sign_of(tmp_path) > 0
 
 
@@ -97,7 +97,7 @@ async def test_a_role_that_ends_takes_its_sign_along(tmp_path: Path) -> None:
 
 
 class Noting(HeartbeatWriter):
-    """Signs that are noted here too, for who cannot ask the store just now."""
+    """A heartbeat writer that also records heartbeats here, for a test that cannot read the store."""
 
     def __init__(self, signs: HeartbeatWriter, given: list[datetime]) -> None:
         self._signs = signs
@@ -113,10 +113,10 @@ class Noting(HeartbeatWriter):
 
 @pytest.mark.both_stores
 async def test_signs_follow_each_other_as_records_while_the_loop_is_busy(
-    house: House, backend: BackendUnderTest
+    scene: ChamberlainScene, backend: BackendUnderTest
 ) -> None:
     given: list[datetime] = []
-    in_records = heartbeats_in_records(lambda: backend.open(house.bus.topology, [HEARTBEATS]), "king")
+    in_records = heartbeats_in_records(lambda: backend.open(scene.bus.topology, [HEARTBEATS]), "king")
 
     @asynccontextmanager
     async def noted() -> AsyncIterator[HeartbeatWriter]:
@@ -126,66 +126,66 @@ async def test_signs_follow_each_other_as_records_while_the_loop_is_busy(
     async with HeartbeatThread(noted, every=OFTEN):
         # This keeps the loop busy, not waiting.
         until(lambda: len(given) > 3)
-        async with house.bus.transaction() as transaction:
+        async with scene.bus.transaction() as transaction:
             assert (await last_heartbeats(transaction, None))["king"] >= given[3]
-    async with house.bus.transaction() as transaction:
+    async with scene.bus.transaction() as transaction:
         assert await last_heartbeats(transaction, None) == {}
 
 
-async def test_the_latest_process_of_a_role_counts(house: House) -> None:
-    early, late = RecordHeartbeatWriter(house.bus, "king"), RecordHeartbeatWriter(house.bus, "king")
+async def test_the_latest_process_of_a_role_counts(scene: ChamberlainScene) -> None:
+    early, late = RecordHeartbeatWriter(scene.bus, "king"), RecordHeartbeatWriter(scene.bus, "king")
     await late.beat(START + timedelta(minutes=1))
     await early.beat(START)
-    await FileHeartbeatWriter(house.directory, "gen-pr").beat(START)
-    async with house.bus.transaction() as transaction:
-        signs = await last_heartbeats(transaction, house.directory)
+    await FileHeartbeatWriter(scene.directory, "gen-pr").beat(START)
+    async with scene.bus.transaction() as transaction:
+        signs = await last_heartbeats(transaction, scene.directory)
     assert signs == {"king": START + timedelta(minutes=1), "gen-pr": START}
 
 
-async def test_a_process_that_died_is_forgotten_once_its_role_was_heard_of_again(house: House) -> None:
-    old, alone = RecordHeartbeatWriter(house.bus, "king"), RecordHeartbeatWriter(house.bus, "envoy")
+async def test_a_dead_process_is_forgotten_once_its_role_reports_again(scene: ChamberlainScene) -> None:
+    old, alone = RecordHeartbeatWriter(scene.bus, "king"), RecordHeartbeatWriter(scene.bus, "envoy")
     await old.beat(START)
     await alone.beat(START)
-    await RecordHeartbeatWriter(house.bus, "king").beat(START + DAY)
-    async with house.bus.transaction() as transaction:
+    await RecordHeartbeatWriter(scene.bus, "king").beat(START + DAY)
+    async with scene.bus.transaction() as transaction:
         await forget_old_heartbeats(transaction, START + DAY)
-    assert len(await house.ids(HEARTBEATS.name)) == 3
-    async with house.bus.transaction() as transaction:
+    assert len(await scene.ids(HEARTBEATS.name)) == 3
+    async with scene.bus.transaction() as transaction:
         await forget_old_heartbeats(transaction, START + DAY + timedelta(seconds=1))
         assert await last_heartbeats(transaction, None) == {"king": START + DAY, "envoy": START}
-    async with house.bus.transaction() as transaction:
-        states = [(await transaction.get(HEARTBEATS.name, each)) for each in await house.ids(HEARTBEATS.name)]
+    async with scene.bus.transaction() as transaction:
+        states = [(await transaction.get(HEARTBEATS.name, each)) for each in await scene.ids(HEARTBEATS.name)]
     assert sorted(record.state for record in states if record) == ["current", "current", "ended"]
 
 
 @pytest.mark.both_stores
-async def test_a_general_that_is_not_served_any_more_is_missed_and_one_that_was_removed_is_not(
-    house: House, backend: BackendUnderTest
+async def test_a_general_without_a_process_is_reported_and_a_removed_one_is_not(
+    scene: ChamberlainScene, backend: BackendUnderTest
 ) -> None:
     members = {"gen-pr": True, "gen-broken": True, "gen-removed": True}
     if backend.name == "files":
-        signs = heartbeats_in_files(house.directory, "general", lambda: members)
+        signs = heartbeats_in_files(scene.directory, "general", lambda: members)
     else:
         signs = heartbeats_in_records(
-            lambda: backend.open(house.bus.topology, [HEARTBEATS]), "general", lambda: members
+            lambda: backend.open(scene.bus.topology, [HEARTBEATS]), "general", lambda: members
         )
-    chamberlain = house.chamberlain()
+    chamberlain = scene.chamberlain()
 
     async def beat(writer: HeartbeatWriter) -> None:
-        await writer.beat(house.now)
+        await writer.beat(scene.now)
         await chamberlain.run_round()
-        house.forward(seconds=30)
+        scene.forward(seconds=30)
 
     async with signs() as writer:
         await beat(writer)
-        async with house.bus.transaction() as transaction:
-            assert set(await last_heartbeats(transaction, house.directory)) == {"general", *members}
+        async with scene.bus.transaction() as transaction:
+            assert set(await last_heartbeats(transaction, scene.directory)) == {"general", *members}
         members["gen-broken"] = False
         del members["gen-removed"]
         for _ in range(6):
             await beat(writer)
-        (missed,) = await house.logged("system.heartbeat_missed")
+        (missed,) = await scene.logged("system.heartbeat_missed")
         assert missed == {"target": "gen-broken", "last_seen": "2026-02-07T01:00:00Z", "threshold_seconds": 120}
         await writer.end()
-    async with house.bus.transaction() as transaction:
-        assert set(await last_heartbeats(transaction, house.directory)) == set()
+    async with scene.bus.transaction() as transaction:
+        assert set(await last_heartbeats(transaction, scene.directory)) == set()

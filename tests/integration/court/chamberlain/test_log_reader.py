@@ -11,73 +11,77 @@ from kingdom.court.chamberlain.log_reader import LogReading, read_new_entries
 from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.documents import EventStatus
 from tests.contract.backends import BackendUnderTest
-from tests.integration.court.chamberlain.scene import EVERY_KIND, SEOUL, START, House, event
+from tests.integration.court.chamberlain.scene import EVERY_KIND, SEOUL, START, ChamberlainScene, event
 from tests.unit.court.chamberlain.entries import completed, detected, failed, timed_out
 
 SETTINGS = ChamberlainSettings()
 
 
-async def read(house: House, king_silent: timedelta | None = None) -> LogReading:
-    return await read_new_entries(house.bus, house.operations, SETTINGS, SEOUL, house.now, king_silent)
+async def read(scene: ChamberlainScene, king_silent: timedelta | None = None) -> LogReading:
+    return await read_new_entries(scene.bus, scene.operations, SETTINGS, SEOUL, scene.now, king_silent)
 
 
-async def completions(house: House) -> int:
-    days = (await house.document("statistics", "stats"))["days"]
+async def completions(scene: ChamberlainScene) -> int:
+    days = (await scene.document("statistics", "stats"))["days"]
     return sum(sum(day["counts"].get("task.completed", {}).values()) for day in days.values())
 
 
-async def test_what_is_new_in_the_log_is_added_up_once(house: House) -> None:
-    await house.log(completed(START), completed(START), LogEntry(type="WorkStarted", actor="engine"))
-    await read(house)
-    assert await completions(house) == 2
-    await read(house)
-    await house.log(completed(START))
-    await read(house)
-    assert await completions(house) == 3
+async def test_new_log_entries_are_counted_once(scene: ChamberlainScene) -> None:
+    await scene.log(completed(START), completed(START), LogEntry(type="WorkStarted", actor="engine"))
+    await read(scene)
+    assert await completions(scene) == 2
+    await read(scene)
+    await scene.log(completed(START))
+    await read(scene)
+    assert await completions(scene) == 3
 
 
-async def test_a_log_of_several_parts_is_read_to_its_end(house: House) -> None:
-    await house.log(*(completed(START) for _ in range(2500)))
-    await read(house)
-    assert await completions(house) == 2500
+async def test_a_log_of_several_parts_is_read_to_its_end(scene: ChamberlainScene) -> None:
+    await scene.log(*(completed(START) for _ in range(2500)))
+    await read(scene)
+    assert await completions(scene) == 2500
 
 
 @pytest.mark.both_stores
-async def test_several_chamberlains_count_everything_once(house: House) -> None:
+async def test_several_chamberlains_count_everything_once(scene: ChamberlainScene) -> None:
     for _ in range(5):
-        await house.log(*(completed(START) for _ in range(20)))
-        await asyncio.gather(*(read(house) for _ in range(3)))
-    assert await completions(house) == 100
+        await scene.log(*(completed(START) for _ in range(20)))
+        await asyncio.gather(*(read(scene) for _ in range(3)))
+    assert await completions(scene) == 100
 
 
-async def test_the_sums_lie_where_people_look_for_them(house: House, backend: BackendUnderTest) -> None:
+async def test_the_sums_are_in_the_documented_place(scene: ChamberlainScene, backend: BackendUnderTest) -> None:
     if backend.name != "files":
         pytest.skip("only a store of files has a file")
-    await house.log(completed(START))
-    await read(house)
-    assert '"task.completed"' in (house.directory / "logs" / "analysis" / "stats.json").read_text()
+    await scene.log(completed(START))
+    await read(scene)
+    assert '"task.completed"' in (scene.directory / "logs" / "analysis" / "stats.json").read_text()
 
 
-async def test_a_log_that_was_split_at_midnight_is_read_as_one(house: House, backend: BackendUnderTest) -> None:
+async def test_a_log_that_was_split_at_midnight_is_read_as_one(
+    scene: ChamberlainScene, backend: BackendUnderTest
+) -> None:
     if backend.name != "files":
         pytest.skip("only a store of files splits its log")
-    await house.log(completed(START))
-    log = house.directory / "logs" / "events.log"
+    await scene.log(completed(START))
+    log = scene.directory / "logs" / "events.log"
     os.utime(log, (log.stat().st_mtime - 86_400,) * 2)
-    await house.log(completed(START))
+    await scene.log(completed(START))
     assert len(list(log.parent.glob("events-*.log"))) == 1
-    await read(house)
-    assert await completions(house) == 2
+    await read(scene)
+    assert await completions(scene) == 2
 
 
 @pytest.mark.both_stores
-async def test_people_are_told_what_is_unusual_once_also_by_several(house: House) -> None:
-    await house.log(*(failed(START, "gen-pr") for _ in range(3)))
-    house.forward(minutes=1)
-    await asyncio.gather(*(read(house) for _ in range(3)))
-    house.forward(minutes=1)
-    await read(house)
-    (message,) = await house.messages()
+async def test_people_are_notified_of_unusual_activity_once_even_by_several_chamberlains(
+    scene: ChamberlainScene,
+) -> None:
+    await scene.log(*(failed(START, "gen-pr") for _ in range(3)))
+    scene.forward(minutes=1)
+    await asyncio.gather(*(read(scene) for _ in range(3)))
+    scene.forward(minutes=1)
+    await read(scene)
+    (message,) = await scene.messages()
     assert (message.type, message.channel, message.content) == (
         "notification",
         "kingdom",
@@ -85,53 +89,55 @@ async def test_people_are_told_what_is_unusual_once_also_by_several(house: House
     )
 
 
-async def test_what_was_seen_before_a_restart_counts_after_it(house: House, backend: BackendUnderTest) -> None:
-    await house.log(failed(START), failed(START))
-    house.forward(minutes=1)
-    await read(house)
-    async with backend.open(house.bus.topology, EVERY_KIND) as bus:
-        reborn = House(bus, backend.operations(bus), house.directory)
-        reborn.now = house.forward(minutes=9)
+async def test_activity_seen_before_a_restart_counts_after_it(
+    scene: ChamberlainScene, backend: BackendUnderTest
+) -> None:
+    await scene.log(failed(START), failed(START))
+    scene.forward(minutes=1)
+    await read(scene)
+    async with backend.open(scene.bus.topology, EVERY_KIND) as bus:
+        reborn = ChamberlainScene(bus, backend.operations(bus), scene.directory)
+        reborn.now = scene.forward(minutes=9)
         await reborn.log(failed(reborn.now))
         reborn.forward(minutes=1)
         await read(reborn)
         assert len(await reborn.messages()) == 1
 
 
-async def test_many_timeouts_ask_for_a_yellow_health_for_an_hour(house: House) -> None:
-    await house.log(*(timed_out(START + timedelta(minutes=number)) for number in range(5)))
-    house.forward(minutes=6)
-    assert (await read(house)).many_timeouts == "soldier.timeout: 5"
-    house.forward(minutes=50)
-    assert (await read(house)).many_timeouts == "soldier.timeout: 5"
-    house.forward(minutes=10)
-    assert (await read(house)).many_timeouts == ""
+async def test_many_timeouts_ask_for_a_yellow_health_for_an_hour(scene: ChamberlainScene) -> None:
+    await scene.log(*(timed_out(START + timedelta(minutes=number)) for number in range(5)))
+    scene.forward(minutes=6)
+    assert (await read(scene)).many_timeouts == "soldier.timeout: 5"
+    scene.forward(minutes=50)
+    assert (await read(scene)).many_timeouts == "soldier.timeout: 5"
+    scene.forward(minutes=10)
+    assert (await read(scene)).many_timeouts == ""
 
 
-async def test_an_event_that_waits_for_half_an_hour_is_told_of(house: House) -> None:
-    await house.put(event("evt-github-1"))
-    await house.log(detected(START, "evt-github-1"))
-    house.forward(minutes=29)
-    assert (await read(house)).alerts == ()
-    house.forward(minutes=1)
-    (alert,) = (await read(house, timedelta(seconds=300))).alerts
+async def test_an_event_that_waits_for_half_an_hour_is_reported(scene: ChamberlainScene) -> None:
+    await scene.put(event("evt-github-1"))
+    await scene.log(detected(START, "evt-github-1"))
+    scene.forward(minutes=29)
+    assert (await read(scene)).alerts == ()
+    scene.forward(minutes=1)
+    (alert,) = (await read(scene, timedelta(seconds=300))).alerts
     assert "no heartbeat for 300 seconds" in alert.text
-    assert [message.content for message in await house.messages()] == [alert.text]
+    assert [message.content for message in await scene.messages()] == [alert.text]
 
 
-async def test_an_event_that_ended_without_being_dispatched_does_not_wait(house: House) -> None:
-    await house.put(event("evt-github-1", EventStatus.COMPLETED))
-    await house.log(detected(START, "evt-github-1"), detected(START, "evt-github-gone"))
-    house.forward(minutes=45)
-    assert (await read(house)).alerts == ()
-    assert (await house.document("statistics", "stats"))["watch"]["waiting"] == {}
+async def test_an_event_that_ended_without_being_dispatched_does_not_wait(scene: ChamberlainScene) -> None:
+    await scene.put(event("evt-github-1", EventStatus.COMPLETED))
+    await scene.log(detected(START, "evt-github-1"), detected(START, "evt-github-gone"))
+    scene.forward(minutes=45)
+    assert (await read(scene)).alerts == ()
+    assert (await scene.document("statistics", "stats"))["watch"]["waiting"] == {}
 
 
-async def test_a_store_that_was_moved_is_read_on_from_its_end(house: House) -> None:
-    await house.log(completed(START))
-    await read(house)
-    record = await house.document("statistics", "stats")
-    async with house.bus.transaction() as transaction:
+async def test_a_store_that_was_moved_is_read_on_from_its_end(scene: ChamberlainScene) -> None:
+    await scene.log(completed(START))
+    await read(scene)
+    record = await scene.document("statistics", "stats")
+    async with scene.bus.transaction() as transaction:
         known = await transaction.get("statistics", "stats")
         assert known
         await transaction.put(
@@ -143,19 +149,19 @@ async def test_a_store_that_was_moved_is_read_on_from_its_end(house: House) -> N
                 doc={**record, "cursor": "999999999999.5"},
             )
         )
-    await read(house)
-    await house.log(completed(START))
-    await read(house)
-    assert await completions(house) == 2
+    await read(scene)
+    await scene.log(completed(START))
+    await read(scene)
+    assert await completions(scene) == 2
 
 
-async def test_the_last_hour_passes_even_if_nothing_new_is_logged(house: House) -> None:
-    await house.log(completed(START, "gen-pr"), completed(START + timedelta(minutes=20), "gen-pr"))
+async def test_the_last_hour_passes_even_if_nothing_new_is_logged(scene: ChamberlainScene) -> None:
+    await scene.log(completed(START, "gen-pr"), completed(START + timedelta(minutes=20), "gen-pr"))
 
     async def last_hour(**later: float) -> object:
-        house.now = START + timedelta(**later)
-        await read(house)
-        return (await house.document("statistics", "stats"))["last_hour"]
+        scene.now = START + timedelta(**later)
+        await read(scene)
+        return (await scene.document("statistics", "stats"))["last_hour"]
 
     assert await last_hour(minutes=59) == {"task.completed": {"gen-pr": 2}}
     assert await last_hour(minutes=61) == {"task.completed": {"gen-pr": 1}}

@@ -1,4 +1,4 @@
-"""Every row of the table of lifetimes: it is there just before its time is over, and gone just after.
+"""Every row of the retention table: the item exists just before its time limit, and is gone just after.
 
 Files are judged by the clock that the test moves, a second before and after. Records and dedup keys are judged by the
 clock of their store, so they are made older, and one that shall stay has a minute left in which the test must end.
@@ -23,8 +23,16 @@ from kingdom.court.sessions import SoldierSession, add_session
 from kingdom.court.streams import TOPOLOGY
 from kingdom.workflow.model.status import AgentStatus
 from tests.contract.backends import BackendUnderTest
-from tests.integration.court.chamberlain.ageing import age_key, age_record
-from tests.integration.court.chamberlain.scene import EVERY_KIND, START, House, assignment, event, opened, run
+from tests.integration.court.chamberlain.aging import age_key, age_record
+from tests.integration.court.chamberlain.scene import (
+    EVERY_KIND,
+    START,
+    ChamberlainScene,
+    assignment,
+    event,
+    opened,
+    run,
+)
 from tests.integration.running import eventually
 
 DAY = timedelta(days=1)
@@ -68,7 +76,7 @@ OPEN = [
     assignment("task-3", AssignmentStatus.NEEDS_HUMAN),
     message("msg-1", "pending"),
 ]
-# Where a file lies, and how long it stays.
+# The path of a file, and how long it stays.
 FILES = [
     ("state/prompts/task-1.md", 3),
     ("state/results/task-1-soldier-id", 7),
@@ -101,8 +109,8 @@ def write(directory: Path, name: str, written_at: datetime) -> Path:
     return path
 
 
-async def cleaned(house: House, now: datetime, settings: RetentionSettings = SETTINGS) -> int:
-    return await clean_up(house.bus, house.operations, settings, house.directory, now)
+async def cleaned(scene: ChamberlainScene, now: datetime, settings: RetentionSettings = SETTINGS) -> int:
+    return await clean_up(scene.bus, scene.operations, settings, scene.directory, now)
 
 
 async def retained(backend: BackendUnderTest, directory: Path, settings: RetentionSettings = SETTINGS) -> None:
@@ -122,20 +130,20 @@ async def test_a_record_that_has_ended_stays_for_its_days(
     backend: BackendUnderTest, directory: Path, make: Callable[[str], Record], days: int
 ) -> None:
     young, old = make("young"), make("old")
-    async with opened(backend, directory) as house:
-        await store(house.bus, young, old)
+    async with opened(backend, directory) as scene:
+        await store(scene.bus, young, old)
     age_record(backend, young.kind, young.id, days * DAY - MINUTE)
     age_record(backend, old.kind, old.id, days * DAY + SECOND)
     await retained(backend, directory)
-    async with opened(backend, directory) as house:
-        assert await house.ids(young.kind) == [young.id]
+    async with opened(backend, directory) as scene:
+        assert await scene.ids(young.kind) == [young.id]
 
 
 @pytest.mark.both_stores
 async def test_the_upkeep_of_the_generals_counts_what_it_removes(backend: BackendUnderTest, directory: Path) -> None:
     old = [event(f"evt-github-{number}", EventStatus.COMPLETED) for number in (1, 2, 3)]
-    async with opened(backend, directory) as house:
-        await store(house.bus, *old)
+    async with opened(backend, directory) as scene:
+        await store(scene.bus, *old)
     for each in old[:2]:
         age_record(backend, each.kind, each.id, 7 * DAY + SECOND)
     async with backend.open(TOPOLOGY, with_retention(EVERY_KIND, SETTINGS)) as bus:
@@ -162,45 +170,45 @@ async def test_the_settings_say_how_long_records_stay(backend: BackendUnderTest,
     settings = RetentionSettings(queue_days=2, results_days=1)
     made = [(event("evt-github-1", EventStatus.COMPLETED), 2), (result("task-1"), 1), (message("msg-1", "sent"), 2)]
     made.append((past_result("1-task-1"), 1))
-    async with opened(backend, directory) as house:
-        await store(house.bus, *(record for record, _ in made))
+    async with opened(backend, directory) as scene:
+        await store(scene.bus, *(record for record, _ in made))
     for record, days in made:
         age_record(backend, record.kind, record.id, days * DAY - MINUTE)
     await retained(backend, directory, settings)
-    async with opened(backend, directory) as house:
-        assert [await house.ids(record.kind) for record, _ in made] == [[record.id] for record, _ in made]
+    async with opened(backend, directory) as scene:
+        assert [await scene.ids(record.kind) for record, _ in made] == [[record.id] for record, _ in made]
     for record, days in made:
         age_record(backend, record.kind, record.id, days * DAY + SECOND)
     await retained(backend, directory, settings)
-    async with opened(backend, directory) as house:
-        assert [await house.ids(record.kind) for record, _ in made] == [[]] * len(made)
+    async with opened(backend, directory) as scene:
+        assert [await scene.ids(record.kind) for record, _ in made] == [[]] * len(made)
 
 
 @pytest.mark.both_stores
-async def test_what_has_not_ended_stays(backend: BackendUnderTest, directory: Path) -> None:
-    async with opened(backend, directory) as house:
-        await store(house.bus, *OPEN)
+async def test_open_records_stay(backend: BackendUnderTest, directory: Path) -> None:
+    async with opened(backend, directory) as scene:
+        await store(scene.bus, *OPEN)
     await retained(backend, directory, RetentionSettings(queue_days=1e-9, results_days=1e-9))
-    async with opened(backend, directory) as house:
-        found = {each for kind in ("event", "task", "message") for each in await house.ids(kind)}
+    async with opened(backend, directory) as scene:
+        found = {each for kind in ("event", "task", "message") for each in await scene.ids(kind)}
         assert found == {record.id for record in OPEN}
 
 
 @pytest.mark.both_stores
-async def test_what_was_seen_is_known_for_thirty_days(backend: BackendUnderTest, directory: Path) -> None:
-    async with opened(backend, directory) as house, house.bus.transaction() as transaction:
+async def test_a_seen_event_is_recognized_for_thirty_days(backend: BackendUnderTest, directory: Path) -> None:
+    async with opened(backend, directory) as scene, scene.bus.transaction() as transaction:
         for key in ("evt-github-young", "evt-github-old"):
             assert await transaction.once(SEEN, key, SEEN_KEPT)
     age_key(backend, SEEN, "evt-github-young", 30 * DAY - MINUTE)
     age_key(backend, SEEN, "evt-github-old", 30 * DAY + SECOND)
     await retained(backend, directory)
-    async with opened(backend, directory) as house:
-        async with house.bus.transaction() as transaction:
+    async with opened(backend, directory) as scene:
+        async with scene.bus.transaction() as transaction:
             assert not await transaction.once(SEEN, "evt-github-young", SEEN_KEPT)
         if backend.name == "files":
             seen = directory / "state" / "sentinel" / "seen"
             assert [path.name for path in seen.iterdir()] == ["evt-github-young"]
-        async with house.bus.transaction() as transaction:
+        async with scene.bus.transaction() as transaction:
             assert await transaction.once(SEEN, "evt-github-old", SEEN_KEPT)
 
 
@@ -212,7 +220,7 @@ async def test_a_day_of_the_log_stays_for_seven_days_after_it(backend: BackendUn
         for days in (7, 8):
             write(directory, f"logs/events-{today - days * DAY:%Y%m%d}.log", datetime.now(UTC))
         await retained(backend, directory)
-        # Midnight may have passed meanwhile.
+        # Midnight may have passed in the meantime.
         if today == datetime.now(UTC).date():
             break
     left = [path.name for path in (directory / "logs").glob("events-*.log")]
@@ -220,41 +228,45 @@ async def test_a_day_of_the_log_stays_for_seven_days_after_it(backend: BackendUn
 
 
 @pytest.mark.parametrize(("name", "days"), FILES)
-async def test_a_file_stays_for_its_days(house: House, name: str, days: int) -> None:
-    path = write(house.directory, name, START)
-    assert (await cleaned(house, START + days * DAY), path.exists()) == (0, True)
-    assert (await cleaned(house, START + days * DAY + SECOND), path.exists()) == (1, False)
+async def test_a_file_stays_for_its_days(scene: ChamberlainScene, name: str, days: int) -> None:
+    path = write(scene.directory, name, START)
+    assert (await cleaned(scene, START + days * DAY), path.exists()) == (0, True)
+    assert (await cleaned(scene, START + days * DAY + SECOND), path.exists()) == (1, False)
 
 
 @pytest.mark.parametrize(("name", "days"), OF_TASKS)
-async def test_the_time_of_a_file_begins_with_the_end_of_its_assignment(house: House, name: str, days: int) -> None:
-    path = write(house.directory, name, START - 20 * DAY)
-    await house.put(assignment("task-1", DONE, ended_at=START))
-    assert (await cleaned(house, START + days * DAY), path.exists()) == (0, True)
-    assert (await cleaned(house, START + days * DAY + SECOND), path.exists()) == (1, False)
+async def test_the_time_of_a_file_begins_with_the_end_of_its_assignment(
+    scene: ChamberlainScene, name: str, days: int
+) -> None:
+    path = write(scene.directory, name, START - 20 * DAY)
+    await scene.put(assignment("task-1", DONE, ended_at=START))
+    assert (await cleaned(scene, START + days * DAY), path.exists()) == (0, True)
+    assert (await cleaned(scene, START + days * DAY + SECOND), path.exists()) == (1, False)
 
 
 @pytest.mark.parametrize(("name", "days"), OF_TASKS)
-async def test_an_assignment_that_waits_for_a_person_keeps_its_files(house: House, name: str, days: int) -> None:
-    path = write(house.directory, name, START)
-    await house.put(assignment("task-1", AssignmentStatus.NEEDS_HUMAN))
-    assert (await cleaned(house, START + 10 * days * DAY), path.exists()) == (0, True)
+async def test_an_assignment_that_waits_for_a_person_keeps_its_files(
+    scene: ChamberlainScene, name: str, days: int
+) -> None:
+    path = write(scene.directory, name, START)
+    await scene.put(assignment("task-1", AssignmentStatus.NEEDS_HUMAN))
+    assert (await cleaned(scene, START + 10 * days * DAY), path.exists()) == (0, True)
 
 
 @pytest.mark.parametrize(("name", "days"), OF_SOLDIERS)
-async def test_a_session_on_the_books_keeps_its_files(house: House, name: str, days: int) -> None:
-    path = write(house.directory, name, START)
-    async with house.bus.transaction() as transaction:
+async def test_a_registered_session_keeps_its_files(scene: ChamberlainScene, name: str, days: int) -> None:
+    path = write(scene.directory, name, START)
+    async with scene.bus.transaction() as transaction:
         session = SoldierSession(assignment_id="task-1", general="gen-pr", host="box", started_at=START)
         await add_session(transaction, "soldier-1-1", session)
-    assert (await cleaned(house, START + 10 * days * DAY), path.exists()) == (0, True)
+    assert (await cleaned(scene, START + 10 * days * DAY), path.exists()) == (0, True)
 
 
-async def test_a_session_that_a_run_may_go_on_with_keeps_its_files(house: House) -> None:
-    path = write(house.directory, "logs/sessions/soldier-1-1.json", START)
+async def test_a_session_that_a_run_may_continue_keeps_its_files(scene: ChamberlainScene) -> None:
+    path = write(scene.directory, "logs/sessions/soldier-1-1.json", START)
     for state, stays in (("AWAITING", True), ("COMPLETED", False)):
-        await house.put(run("wf-task-1", state, "soldier-1-1", AgentStatus.STOPPED))
-        await cleaned(house, START + 30 * DAY)
+        await scene.put(run("wf-task-1", state, "soldier-1-1", AgentStatus.STOPPED))
+        await cleaned(scene, START + 30 * DAY)
         assert path.exists() is stays
 
 
@@ -267,16 +279,16 @@ async def test_a_session_that_a_run_may_go_on_with_keeps_its_files(house: House)
         ("logs/tasks.log.old", "logs_days"),
     ],
 )
-async def test_the_settings_say_how_long_files_stay(house: House, name: str, setting: str) -> None:
+async def test_the_settings_say_how_long_files_stay(scene: ChamberlainScene, name: str, setting: str) -> None:
     settings = msgspec.structs.replace(SETTINGS, **{setting: 20})
-    path = write(house.directory, name, START)
-    assert (await cleaned(house, START + 20 * DAY, settings), path.exists()) == (0, True)
-    assert (await cleaned(house, START + 20 * DAY + SECOND, settings), path.exists()) == (1, False)
+    path = write(scene.directory, name, START)
+    assert (await cleaned(scene, START + 20 * DAY, settings), path.exists()) == (0, True)
+    assert (await cleaned(scene, START + 20 * DAY + SECOND, settings), path.exists()) == (1, False)
 
 
-async def test_what_is_resident_stays(house: House) -> None:
-    paths = [write(house.directory, name, START) for name in RESIDENT]
-    assert await cleaned(house, START + 1000 * DAY) == 0
+async def test_resident_files_stay(scene: ChamberlainScene) -> None:
+    paths = [write(scene.directory, name, START) for name in RESIDENT]
+    assert await cleaned(scene, START + 1000 * DAY) == 0
     assert all(path.exists() for path in paths)
 
 

@@ -23,7 +23,7 @@ from kingdom.court.king.admission_rules import AdmissionLevel, health_rule, slot
 from kingdom.court.king.settings import KingSettings
 from kingdom.court.quota import MONEY, Quota
 from tests.contract.backends import BackendUnderTest
-from tests.integration.court.chamberlain.scene import EVERY_KIND, SEOUL, START, FakeSensor, House, event
+from tests.integration.court.chamberlain.scene import EVERY_KIND, SEOUL, START, ChamberlainScene, FakeSensor, event
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.court.chamberlain.entries import completed, created, detected, spawned
 
@@ -35,70 +35,72 @@ def money(spent: str, day: str) -> Record:
     return Record(kind="quota", id=MONEY, state="current", doc=msgspec.to_builtins(quota))
 
 
-async def make_rounds(house: House, chamberlain: Chamberlain, *, seconds: int) -> None:
-    """Let rounds follow each other for so long."""
-    end = house.now + timedelta(seconds=seconds)
-    while house.now < end:
+async def make_rounds(scene: ChamberlainScene, chamberlain: Chamberlain, *, seconds: int) -> None:
+    """Run rounds for this long."""
+    end = scene.now + timedelta(seconds=seconds)
+    while scene.now < end:
         await chamberlain.run_round()
-        house.forward(seconds=10)
+        scene.forward(seconds=10)
     await chamberlain.run_round()
 
 
-async def test_the_health_is_stored_as_the_king_reads_it(house: House) -> None:
-    house.sensor.used = {CPU: 72.0, MEMORY: 20.0, DISK: 30.0}
-    await house.chamberlain().measure()
-    health = await house.document("health", "current")
+async def test_the_health_is_stored_as_the_king_reads_it(scene: ChamberlainScene) -> None:
+    scene.sensor.used = {CPU: 72.0, MEMORY: 20.0, DISK: 30.0}
+    await scene.chamberlain().measure()
+    health = await scene.document("health", "current")
     assert (health["level"], health["reason"], health["at"]) == ("yellow", "cpu_percent: 72", "2026-02-07T01:00:00Z")
-    assert health["metrics"] == house.sensor.used
-    assert health_rule(health, house.now, KingSettings()).level is AdmissionLevel.EVERYTHING
+    assert health["metrics"] == scene.sensor.used
+    assert health_rule(health, scene.now, KingSettings()).level is AdmissionLevel.EVERYTHING
     assert (
         slot_limit(health, KingSettings()).text == "the machine is busy (CPU pressure 72 %), so at most 2 runs at once"
     )
-    house.sensor.used = {CPU: 72.0, MEMORY: 83.0, DISK: 30.0}
-    await house.chamberlain().measure()
-    rule = health_rule(await house.document("health", "current"), house.now, KingSettings())
+    scene.sensor.used = {CPU: 72.0, MEMORY: 83.0, DISK: 30.0}
+    await scene.chamberlain().measure()
+    rule = health_rule(await scene.document("health", "current"), scene.now, KingSettings())
     assert (rule.level, rule.reason) == (AdmissionLevel.NOTHING, "the machine is short of memory (83 % used)")
 
 
-async def test_a_change_of_the_health_is_logged_once(house: House) -> None:
-    chamberlain = house.chamberlain()
+async def test_a_change_of_the_health_is_logged_once(scene: ChamberlainScene) -> None:
+    chamberlain = scene.chamberlain()
     for used in (10.0, 72.0, 73.0, 92.0, 30.0):
-        house.sensor.used = {CPU: used}
+        scene.sensor.used = {CPU: used}
         await chamberlain.measure()
-        house.forward(seconds=30)
-    assert await house.logged("system.health_changed") == [
+        scene.forward(seconds=30)
+    assert await scene.logged("system.health_changed") == [
         {"from": "green", "to": "yellow", "reason": "cpu_percent: 72"},
         {"from": "yellow", "to": "red", "reason": "cpu_percent: 92"},
         {"from": "red", "to": "green", "reason": "cpu_percent: 30"},
     ]
-    assert await house.logged("system.resource_warning") == [
+    assert await scene.logged("system.resource_warning") == [
         {"metric": CPU, "value": 72.0, "threshold": 60.0},
         {"metric": CPU, "value": 92.0, "threshold": 90.0},
     ]
-    assert await house.messages() == []
+    assert await scene.messages() == []
 
 
-async def test_people_are_alerted_once_when_no_new_work_starts_because_of_memory(house: House) -> None:
-    chamberlain = house.chamberlain()
+async def test_people_are_alerted_once_when_no_new_work_starts_because_of_memory(scene: ChamberlainScene) -> None:
+    chamberlain = scene.chamberlain()
     for memory in (20.0, 93.0, 95.0):
-        house.sensor.used = {CPU: 99.0, MEMORY: memory}
+        scene.sensor.used = {CPU: 99.0, MEMORY: memory}
         await chamberlain.measure()
-        house.forward(seconds=30)
-    (message,) = await house.messages()
+        scene.forward(seconds=30)
+    (message,) = await scene.messages()
     assert (message.urgency, message.content) == ("urgent", "Health is red (memory_percent: 93): no new work starts.")
 
 
-async def test_two_machines_make_one_health(house: House) -> None:
+async def test_two_machines_make_one_health(scene: ChamberlainScene) -> None:
     there = FakeSensor("there")
     there.used = {CPU: 85.0}
-    await house.chamberlain(sensor=there).measure()
-    await house.chamberlain().measure()
-    assert (await house.document("health", "current"))["level"] == "orange"
+    await scene.chamberlain(sensor=there).measure()
+    await scene.chamberlain().measure()
+    assert (await scene.document("health", "current"))["level"] == "orange"
 
 
-async def test_every_reading_leaves_a_line_of_metrics_with_the_money_as_soon_as_that_is_known(house: House) -> None:
-    await house.put(money("12.5", "2026-02-07"))
-    chamberlain = house.chamberlain()
+async def test_every_reading_leaves_a_line_of_metrics_with_the_money_as_soon_as_that_is_known(
+    scene: ChamberlainScene,
+) -> None:
+    await scene.put(money("12.5", "2026-02-07"))
+    chamberlain = scene.chamberlain()
     await chamberlain.measure()
     await chamberlain.run_round()
     await chamberlain.measure()
@@ -106,7 +108,7 @@ async def test_every_reading_leaves_a_line_of_metrics_with_the_money_as_soon_as_
         "2026-02-07T01:00:00.000Z info chamberlain: metrics level=green cpu_percent=10 memory_percent=20"
         " disk_percent=30"
     )
-    lines = (house.directory / "logs" / "metrics.log").read_text().splitlines()
+    lines = (scene.directory / "logs" / "metrics.log").read_text().splitlines()
     assert lines == [used, f"{used} budget=ok spent_usd=12.50"]
 
 
@@ -118,38 +120,42 @@ async def test_this_machine_can_be_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.both_stores
-async def test_a_new_day_is_begun_once_by_several_chamberlains(house: House, backend: BackendUnderTest) -> None:
-    await house.put(money("285.60", "2026-02-07"))
-    house.now = MIDNIGHT - timedelta(seconds=1)
-    async with backend.open(house.bus.topology, EVERY_KIND) as other:
-        chamberlains = [house.chamberlain(), house.chamberlain(other)]
+async def test_a_new_day_is_begun_once_by_several_chamberlains(
+    scene: ChamberlainScene, backend: BackendUnderTest
+) -> None:
+    await scene.put(money("285.60", "2026-02-07"))
+    scene.now = MIDNIGHT - timedelta(seconds=1)
+    async with backend.open(scene.bus.topology, EVERY_KIND) as other:
+        chamberlains = [scene.chamberlain(), scene.chamberlain(other)]
         await asyncio.gather(*(each.run_round() for each in chamberlains))
-        assert (await house.said())["system.token_budget_reset"] == 0
-        house.now = MIDNIGHT
+        assert (await scene.event_counts())["system.token_budget_reset"] == 0
+        scene.now = MIDNIGHT
         for _ in range(3):
             await asyncio.gather(*(each.run_round() for each in chamberlains))
-            house.forward(seconds=30)
-    assert await house.logged("system.token_budget_reset") == [{"date": "2026-02-08", "previous_cost": "285.60"}]
-    assert await house.logged("system.token_status_changed") == [
+            scene.forward(seconds=30)
+    assert await scene.logged("system.token_budget_reset") == [{"date": "2026-02-08", "previous_cost": "285.60"}]
+    assert await scene.logged("system.token_status_changed") == [
         {"from": "ok", "to": "critical", "daily_cost_usd": "285.60"},
         {"from": "critical", "to": "ok", "daily_cost_usd": "0.00"},
     ]
-    assert (await house.document("quota", MONEY))["period"] == "2026-02-08"
-    assert [message.content[:7] for message in await house.messages()] == ["$285.60"]
+    assert (await scene.document("quota", MONEY))["period"] == "2026-02-08"
+    assert [message.content[:7] for message in await scene.messages()] == ["$285.60"]
 
 
 @pytest.mark.both_stores
-async def test_the_report_is_told_at_nine_once_by_several_chamberlains(house: House, backend: BackendUnderTest) -> None:
-    await house.log(created(START), spawned(START), completed(START, seconds=90), created(MIDNIGHT))
-    house.now = MIDNIGHT + timedelta(hours=9, seconds=-1)
-    async with backend.open(house.bus.topology, EVERY_KIND) as other:
-        chamberlains = [house.chamberlain(), house.chamberlain(other)]
+async def test_the_report_is_sent_at_nine_once_by_several_chamberlains(
+    scene: ChamberlainScene, backend: BackendUnderTest
+) -> None:
+    await scene.log(created(START), spawned(START), completed(START, seconds=90), created(MIDNIGHT))
+    scene.now = MIDNIGHT + timedelta(hours=9, seconds=-1)
+    async with backend.open(scene.bus.topology, EVERY_KIND) as other:
+        chamberlains = [scene.chamberlain(), scene.chamberlain(other)]
         await asyncio.gather(*(each.run_round() for each in chamberlains))
-        assert await house.messages() == []
+        assert await scene.messages() == []
         for _ in range(3):
-            house.forward(seconds=1)
+            scene.forward(seconds=1)
             await asyncio.gather(*(each.run_round() for each in chamberlains))
-    (message,) = await house.messages()
+    (message,) = await scene.messages()
     assert (message.type, message.content.splitlines()[0]) == ("report", "Daily report for 2026-02-07")
     assert message.context == {
         "type": "daily_report",
@@ -160,105 +166,105 @@ async def test_the_report_is_told_at_nine_once_by_several_chamberlains(house: Ho
     }
 
 
-async def test_reports_of_days_without_a_chamberlain_follow_when_he_is_back(house: House) -> None:
-    await house.log(created(START), created(MIDNIGHT + timedelta(hours=1)))
-    house.now = MIDNIGHT + timedelta(days=2, hours=10)
-    await house.chamberlain().run_round()
-    messages = await house.messages()
+async def test_reports_of_days_without_a_chamberlain_follow_when_he_is_back(scene: ChamberlainScene) -> None:
+    await scene.log(created(START), created(MIDNIGHT + timedelta(hours=1)))
+    scene.now = MIDNIGHT + timedelta(days=2, hours=10)
+    await scene.chamberlain().run_round()
+    messages = await scene.messages()
     assert [message.context["date"] for message in messages] == ["2026-02-07", "2026-02-08", "2026-02-09"]
     assert [message.context["tasks"]["created"] for message in messages] == [1, 1, 0]
     assert messages[0].id.startswith("msg-20260210-")
 
 
 @pytest.mark.both_stores
-async def test_a_role_that_is_silent_is_missed_once_per_outage(house: House) -> None:
-    signs = RecordHeartbeatWriter(house.bus, "king")
-    await signs.beat(house.now)
-    chamberlain = house.chamberlain()
-    house.forward(seconds=120)
+async def test_a_role_that_is_silent_is_missed_once_per_outage(scene: ChamberlainScene) -> None:
+    signs = RecordHeartbeatWriter(scene.bus, "king")
+    await signs.beat(scene.now)
+    chamberlain = scene.chamberlain()
+    scene.forward(seconds=120)
     await chamberlain.run_round()
-    assert await house.logged("system.heartbeat_missed") == []
-    house.forward(seconds=1)
-    await asyncio.gather(chamberlain.run_round(), house.chamberlain().run_round())
-    house.forward(seconds=30)
+    assert await scene.logged("system.heartbeat_missed") == []
+    scene.forward(seconds=1)
+    await asyncio.gather(chamberlain.run_round(), scene.chamberlain().run_round())
+    scene.forward(seconds=30)
     await chamberlain.run_round()
-    assert await house.logged("system.heartbeat_missed") == [
+    assert await scene.logged("system.heartbeat_missed") == [
         {"target": "king", "last_seen": "2026-02-07T01:00:00Z", "threshold_seconds": 120}
     ]
-    await signs.beat(house.now)
-    await make_rounds(house, chamberlain, seconds=130)
-    assert (await house.said())["system.heartbeat_missed"] == 2
+    await signs.beat(scene.now)
+    await make_rounds(scene, chamberlain, seconds=130)
+    assert (await scene.event_counts())["system.heartbeat_missed"] == 2
 
 
-async def test_a_role_that_leaves_its_signs_in_files_is_missed_too(house: House) -> None:
-    await FileHeartbeatWriter(house.directory, "envoy").beat(house.now)
-    await make_rounds(house, house.chamberlain(), seconds=150)
-    assert (await house.said())["system.heartbeat_missed"] == 1
+async def test_a_role_that_leaves_its_signs_in_files_is_missed_too(scene: ChamberlainScene) -> None:
+    await FileHeartbeatWriter(scene.directory, "envoy").beat(scene.now)
+    await make_rounds(scene, scene.chamberlain(), seconds=150)
+    assert (await scene.event_counts())["system.heartbeat_missed"] == 1
 
 
-async def test_people_are_told_of_a_king_who_lets_events_wait_and_is_silent(house: House) -> None:
-    await house.put(event("evt-github-1"))
-    await house.log(detected(START, "evt-github-1"))
-    house.forward(minutes=31)
-    await make_rounds(house, house.chamberlain(), seconds=150)
-    (message,) = await house.messages()
+async def test_people_are_notified_of_a_silent_king_with_waiting_events(scene: ChamberlainScene) -> None:
+    await scene.put(event("evt-github-1"))
+    await scene.log(detected(START, "evt-github-1"))
+    scene.forward(minutes=31)
+    await make_rounds(scene, scene.chamberlain(), seconds=150)
+    (message,) = await scene.messages()
     assert "The King has no heartbeat: does he run?" in message.content
 
 
-async def test_people_are_told_of_a_king_who_lets_events_wait_and_is_well(house: House) -> None:
-    await house.put(event("evt-github-1"))
-    await house.log(detected(START, "evt-github-1"))
-    house.forward(minutes=31)
-    await FileHeartbeatWriter(house.directory, "king").beat(house.now)
-    await house.chamberlain().run_round()
-    (message,) = await house.messages()
+async def test_people_are_notified_of_a_healthy_king_with_waiting_events(scene: ChamberlainScene) -> None:
+    await scene.put(event("evt-github-1"))
+    await scene.log(detected(START, "evt-github-1"))
+    scene.forward(minutes=31)
+    await FileHeartbeatWriter(scene.directory, "king").beat(scene.now)
+    await scene.chamberlain().run_round()
+    (message,) = await scene.messages()
     assert "The King runs" in message.content
 
 
-async def test_a_broken_duty_does_not_stop_the_others(house: House) -> None:
-    house.sensor.used = None
-    await house.put(Record(kind="chamberlain", id="outages", state="current", doc={"roles": "spoilt"}))
-    await house.put(money("250", "2026-02-07"))
-    await house.log(completed(START))
-    chamberlain = house.chamberlain()
+async def test_a_failing_task_does_not_stop_the_others(scene: ChamberlainScene) -> None:
+    scene.sensor.used = None
+    await scene.put(Record(kind="chamberlain", id="outages", state="current", doc={"roles": "spoilt"}))
+    await scene.put(money("250", "2026-02-07"))
+    await scene.log(completed(START))
+    chamberlain = scene.chamberlain()
     await chamberlain.measure()
     await chamberlain.run_round()
-    assert (await house.said())["system.token_status_changed"] == 1
-    assert (await house.document("statistics", "stats"))["days"]
-    assert await house.ids("health") == []
+    assert (await scene.event_counts())["system.token_status_changed"] == 1
+    assert (await scene.document("statistics", "stats"))["days"]
+    assert await scene.ids("health") == []
 
 
-async def test_a_log_for_people_that_is_too_large_is_put_aside(house: House) -> None:
+async def test_a_log_for_people_that_is_too_large_is_rotated(scene: ChamberlainScene) -> None:
     settings = ChamberlainSettings(retention=RetentionSettings(log_max_mb=1))
-    logs = house.directory / "logs"
+    logs = scene.directory / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     (logs / "tasks.log").write_bytes(b"x" * (1 << 20))
     (logs / "system.log").write_bytes(b"x" * ((3 << 20) // 2))
-    await house.chamberlain(settings=settings).run_round()
-    assert await house.logged("recovery.log_rotated") == [{"file": "logs/system.log", "size_mb": 1.5}]
+    await scene.chamberlain(settings=settings).run_round()
+    assert await scene.logged("recovery.log_rotated") == [{"file": "logs/system.log", "size_mb": 1.5}]
     assert ((logs / "tasks.log").exists(), (logs / "system.log.old").exists()) == (True, True)
 
 
-async def test_threads_that_should_be_forgotten_are_complained_of(house: House) -> None:
+async def test_threads_that_should_be_forgotten_are_complaints(scene: ChamberlainScene) -> None:
     threads = {
         "task-old": {"channel": "C1", "thread_ts": "1.0", "created_at": "2026-01-31T00:59:59Z"},
         "task-new": {"channel": "C1", "thread_ts": "2.0", "created_at": "2026-01-31T01:00:00Z"},
     }
-    await house.put(Record(kind="envoy", id="thread-mappings", state="current", doc=threads))
+    await scene.put(Record(kind="envoy", id="thread-mappings", state="current", doc=threads))
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     try:
         with capture_logs() as logs:
-            await house.chamberlain().run_round()
+            await scene.chamberlain().run_round()
     finally:
         structlog.configure(**before)
     assert [(each["log_level"], each["task"], each["days"]) for each in logs] == [("warning", "task-old", 7)]
 
 
-async def test_he_cleans_up_once_a_day_from_three_on(house: House) -> None:
-    old = house.directory / "state" / "prompts" / "task-1.md"
+async def test_he_cleans_up_once_a_day_from_three_on(scene: ChamberlainScene) -> None:
+    old = scene.directory / "state" / "prompts" / "task-1.md"
     old.parent.mkdir(parents=True)
-    chamberlain = house.chamberlain()
+    chamberlain = scene.chamberlain()
     counts = []
     for now in (
         MIDNIGHT,
@@ -266,16 +272,16 @@ async def test_he_cleans_up_once_a_day_from_three_on(house: House) -> None:
         MIDNIGHT + timedelta(hours=3),
         MIDNIGHT + timedelta(hours=4),
     ):
-        house.now = now
+        scene.now = now
         old.write_text("prompt")
         os.utime(old, (START.timestamp() - 10 * 86_400,) * 2)
         await chamberlain.run_round()
-        counts.append((await house.said())["recovery.files_cleaned"])
+        counts.append((await scene.event_counts())["recovery.files_cleaned"])
     assert counts == [1, 1, 2, 2]
-    assert [each["deleted_count"] for each in await house.logged("recovery.files_cleaned")] == [1, 1]
+    assert [each["deleted_count"] for each in await scene.logged("recovery.files_cleaned")] == [1, 1]
 
 
-async def test_he_measures_and_goes_round_until_he_is_stopped(house: House) -> None:
+async def test_he_measures_and_goes_round_until_he_is_stopped(scene: ChamberlainScene) -> None:
     done: list[object] = []
 
     class Counting(FakeSensor):
@@ -284,7 +290,7 @@ async def test_he_measures_and_goes_round_until_he_is_stopped(house: House) -> N
             return await super().read()
 
     every = 0.05
-    chamberlain = house.chamberlain(settings=ChamberlainSettings(every_seconds=every), sensor=Counting())
+    chamberlain = scene.chamberlain(settings=ChamberlainSettings(every_seconds=every), sensor=Counting())
     pause = chamberlain._pause
 
     async def noted_pause(seconds: float) -> None:
@@ -295,11 +301,11 @@ async def test_he_measures_and_goes_round_until_he_is_stopped(house: House) -> N
 
     chamberlain._pause = noted_pause  # type: ignore[method-assign]
     running = asyncio.create_task(chamberlain.run())
-    metrics = house.directory / "logs" / "metrics.log"
+    metrics = scene.directory / "logs" / "metrics.log"
 
     async def knows_the_money() -> None:
         while done.count("read") < 4 or "budget=ok" not in metrics.read_text():
-            house.forward(seconds=30)
+            scene.forward(seconds=30)
             await asyncio.sleep(0.02)
 
     await asyncio.wait_for(knows_the_money(), PATIENCE_SECONDS)
@@ -309,7 +315,7 @@ async def test_he_measures_and_goes_round_until_he_is_stopped(house: House) -> N
     assert done[:6] == ["read", every] * 3
 
 
-async def test_he_leaves_a_duty_that_hangs_when_he_must_end_at_once(house: House) -> None:
+async def test_the_chamberlain_abandons_a_hanging_task_when_it_must_end_at_once(scene: ChamberlainScene) -> None:
     class Hanging:
         asked = asyncio.Event()
 
@@ -317,8 +323,8 @@ async def test_he_leaves_a_duty_that_hangs_when_he_must_end_at_once(house: House
             self.asked.set()
             await asyncio.sleep(600)
 
-    house.operations = cast("Operations", log := Hanging())
-    chamberlain = house.chamberlain()
+    scene.operations = cast("Operations", log := Hanging())
+    chamberlain = scene.chamberlain()
     running = asyncio.create_task(chamberlain.run())
     await asyncio.wait_for(log.asked.wait(), PATIENCE_SECONDS)
     await chamberlain.measure()
@@ -327,14 +333,14 @@ async def test_he_leaves_a_duty_that_hangs_when_he_must_end_at_once(house: House
     await asyncio.wait_for(running, PATIENCE_SECONDS)
 
 
-async def test_who_slept_with_the_whole_machine_is_not_missed(house: House) -> None:
-    signs = RecordHeartbeatWriter(house.bus, "king")
-    chamberlain = house.chamberlain()
-    await signs.beat(house.now)
+async def test_a_role_that_slept_with_the_whole_machine_is_not_missed(scene: ChamberlainScene) -> None:
+    signs = RecordHeartbeatWriter(scene.bus, "king")
+    chamberlain = scene.chamberlain()
+    await signs.beat(scene.now)
     await chamberlain.run_round()
-    house.forward(hours=8)
+    scene.forward(hours=8)
     await chamberlain.run_round()
-    house.forward(seconds=30)
-    await signs.beat(house.now)
-    await make_rounds(house, chamberlain, seconds=110)
-    assert await house.said() == {}
+    scene.forward(seconds=30)
+    await signs.beat(scene.now)
+    await make_rounds(scene, chamberlain, seconds=110)
+    assert await scene.event_counts() == {}

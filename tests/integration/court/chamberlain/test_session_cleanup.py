@@ -1,4 +1,4 @@
-"""Sessions on the books of a real store: what leaves them, what is said of it, and which processes end."""
+"""Registered sessions in a real store: which are removed, what is logged, and which processes end."""
 
 import asyncio
 import socket
@@ -18,7 +18,7 @@ from kingdom.workflow.hosts import register_host, retire_host
 from kingdom.workflow.model.resources.host import Host
 from kingdom.workflow.model.status import AgentStatus
 from tests.contract.backends import BackendUnderTest
-from tests.integration.court.chamberlain.scene import House, assignment, run
+from tests.integration.court.chamberlain.scene import ChamberlainScene, assignment, run
 from tests.integration.running import eventually
 
 SOLDIER = "soldier-1770000000-000001"
@@ -26,28 +26,28 @@ LEASE = timedelta(minutes=5)
 
 
 @pytest.fixture
-async def box(house: House) -> Host:
+async def box(scene: ChamberlainScene) -> Host:
     """A host on this machine, for whose run a session works."""
-    await house.put(assignment("task-1", AssignmentStatus.IN_PROGRESS))
-    await house.put(run("wf-task-1", "RUNNING", SOLDIER, AgentStatus.RUNNING))
-    return await register_host(house.bus, "box", 3, LEASE, machine=socket.gethostname())
+    await scene.put(assignment("task-1", AssignmentStatus.IN_PROGRESS))
+    await scene.put(run("wf-task-1", "RUNNING", SOLDIER, AgentStatus.RUNNING))
+    return await register_host(scene.bus, "box", 3, LEASE, machine=socket.gethostname())
 
 
-async def note(house: House, pid: int | None = None, started_at: datetime | None = None) -> None:
+async def note(scene: ChamberlainScene, pid: int | None = None, started_at: datetime | None = None) -> None:
     session = SoldierSession(
         assignment_id="task-1", general="gen-pr", host="box", started_at=started_at or datetime.now(UTC), pid=pid
     )
-    async with house.bus.transaction() as transaction:
+    async with scene.bus.transaction() as transaction:
         await add_session(transaction, SOLDIER, session)
 
 
-async def on_the_books(house: House) -> list[str]:
-    async with house.bus.transaction() as transaction:
+async def registered_sessions(scene: ChamberlainScene) -> list[str]:
+    async with scene.bus.transaction() as transaction:
         return list(await list_sessions(transaction))
 
 
-async def look(house: House) -> None:
-    await clean_up_sessions(house.bus, datetime.now(UTC) + timedelta(minutes=5))
+async def look(scene: ChamberlainScene) -> None:
+    await clean_up_sessions(scene.bus, datetime.now(UTC) + timedelta(minutes=5))
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def sleeping() -> Iterator[psutil.Process]:
 
 def has_ended(process: psutil.Process) -> bool:
     try:
-        # Whoever must take note of its end may not have done so yet.
+        # The end of the session may not be recorded yet.
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
@@ -80,79 +80,81 @@ async def family(process: psutil.Process) -> list[psutil.Process]:
 
 
 @pytest.mark.usefixtures("box")
-async def test_a_session_that_works_is_left_alone(house: House) -> None:
+async def test_a_session_that_works_is_left_alone(scene: ChamberlainScene) -> None:
     with sleeping() as process:
-        await note(house, process.pid)
-        await look(house)
-        assert (process.is_running(), await on_the_books(house)) == (True, [SOLDIER])
-    assert await house.said() == {}
+        await note(scene, process.pid)
+        await look(scene)
+        assert (process.is_running(), await registered_sessions(scene)) == (True, [SOLDIER])
+    assert await scene.event_counts() == {}
 
 
 @pytest.mark.both_stores
-async def test_a_session_whose_host_is_lost_is_orphaned(house: House, box: Host) -> None:
-    await note(house)
-    await retire_host(house.bus, box)
-    await asyncio.gather(look(house), look(house))
-    await look(house)
-    assert await house.logged("system.session_orphaned") == [{"soldier_id": SOLDIER, "task_id": "task-1"}]
-    assert await house.logged("recovery.sessions_cleaned") == [{"removed_count": 1}]
-    assert await on_the_books(house) == []
+async def test_a_session_whose_host_is_lost_is_orphaned(scene: ChamberlainScene, box: Host) -> None:
+    await note(scene)
+    await retire_host(scene.bus, box)
+    await asyncio.gather(look(scene), look(scene))
+    await look(scene)
+    assert await scene.logged("system.session_orphaned") == [{"soldier_id": SOLDIER, "task_id": "task-1"}]
+    assert await scene.logged("recovery.sessions_cleaned") == [{"removed_count": 1}]
+    assert await registered_sessions(scene) == []
 
 
 @pytest.mark.usefixtures("box")
-async def test_a_session_whose_process_is_gone_is_orphaned(house: House) -> None:
+async def test_a_session_whose_process_is_gone_is_orphaned(scene: ChamberlainScene) -> None:
     with sleeping() as process:
         pid = process.pid
-    await note(house, pid)
-    await look(house)
-    assert (await house.said())["system.session_orphaned"] == 1
+    await note(scene, pid)
+    await look(scene)
+    assert (await scene.event_counts())["system.session_orphaned"] == 1
 
 
 @pytest.mark.usefixtures("box")
-async def test_a_session_that_nobody_wants_is_ended_with_all_it_started(house: House) -> None:
-    await house.put(run("wf-task-1", "CANCELLED", SOLDIER, AgentStatus.STOPPED))
+async def test_an_unwanted_session_is_ended_with_all_its_processes(scene: ChamberlainScene) -> None:
+    await scene.put(run("wf-task-1", "CANCELLED", SOLDIER, AgentStatus.STOPPED))
     with sleeping() as process:
         processes = await family(process)
-        await note(house, process.pid)
-        await look(house)
+        await note(scene, process.pid)
+        await look(scene)
         assert [has_ended(each) for each in processes] == [True, True]
     killed = [{"soldier_id": SOLDIER, "reason": "orphaned"}]
-    assert await house.logged("soldier.killed") == await house.logged("recovery.session_killed") == killed
-    assert await on_the_books(house) == []
+    assert await scene.logged("soldier.killed") == await scene.logged("recovery.session_killed") == killed
+    assert await registered_sessions(scene) == []
 
 
 @pytest.mark.usefixtures("box")
-async def test_a_session_that_runs_on_after_its_time_limit_is_ended_for_that(house: House) -> None:
-    await house.put(run("wf-task-1", "FAILED", SOLDIER, AgentStatus.STOPPED))
+async def test_a_session_that_runs_on_after_its_time_limit_is_ended_for_that(scene: ChamberlainScene) -> None:
+    await scene.put(run("wf-task-1", "FAILED", SOLDIER, AgentStatus.STOPPED))
     with sleeping() as process:
-        await note(house, process.pid)
-        async with house.bus.transaction() as transaction:
+        await note(scene, process.pid)
+        async with scene.bus.transaction() as transaction:
             await mark_timed_out(transaction, SOLDIER)
-        await look(house)
+        await look(scene)
         assert has_ended(process)
-    assert await house.logged("recovery.session_killed") == [{"soldier_id": SOLDIER, "reason": "timeout"}]
+    assert await scene.logged("recovery.session_killed") == [{"soldier_id": SOLDIER, "reason": "timeout"}]
 
 
 @pytest.mark.usefixtures("box")
-async def test_a_process_that_only_has_the_number_of_an_ended_session_lives_on(house: House) -> None:
-    await house.put(run("wf-task-1", "COMPLETED", SOLDIER, AgentStatus.STOPPED))
+async def test_a_process_that_only_has_the_number_of_an_ended_session_lives_on(scene: ChamberlainScene) -> None:
+    await scene.put(run("wf-task-1", "COMPLETED", SOLDIER, AgentStatus.STOPPED))
     with sleeping() as process:
-        await note(house, process.pid, datetime.now(UTC) - timedelta(hours=1))
-        await look(house)
+        await note(scene, process.pid, datetime.now(UTC) - timedelta(hours=1))
+        await look(scene)
         assert process.is_running()
-    assert await house.said() == {"recovery.sessions_cleaned": 1}
+    assert await scene.event_counts() == {"recovery.sessions_cleaned": 1}
 
 
-async def test_a_session_that_ended_leaves_the_books_with_it(house: House) -> None:
-    await note(house)
-    async with house.bus.transaction() as transaction:
+async def test_an_ended_session_is_removed_from_the_registry(scene: ChamberlainScene) -> None:
+    await note(scene)
+    async with scene.bus.transaction() as transaction:
         await remove_session(transaction, SOLDIER)
         await remove_session(transaction, "soldier-nobody")
-    assert await on_the_books(house) == []
+    assert await registered_sessions(scene) == []
 
 
-async def test_the_books_lie_where_people_look_for_them(house: House, backend: BackendUnderTest) -> None:
+async def test_the_registry_files_are_in_the_documented_place(
+    scene: ChamberlainScene, backend: BackendUnderTest
+) -> None:
     if backend.name != "files":
         pytest.skip("only a store of files has a file")
-    await note(house)
-    assert SOLDIER in (house.directory / "state" / "sessions.json").read_text()
+    await note(scene)
+    assert SOLDIER in (scene.directory / "state" / "sessions.json").read_text()

@@ -1,4 +1,4 @@
-"""An Envoy at work on a real bus and on the Slack stand-in; what the other roles would say, the test says."""
+"""An Envoy running on a real bus and on the Slack stand-in; the test acts for the other roles."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -62,9 +62,9 @@ SEOUL = ZoneInfo("Asia/Seoul")
 KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, *KING_KINDS, ENVOYS)
 POLL = timedelta(milliseconds=20)
 _CALL_SECONDS = 10
-# A stand-in shows at once what it took, so that nobody has to wait for as long as the two calls of a post may take.
+# A stand-in shows a message at once, so a lookup does not have to wait for the time limit of a post.
 _SETTLES_SECONDS = 1 - 2 * _CALL_SECONDS
-# Nobody wants to wait for a retry.
+# Tests do not wait for a retry.
 _BRISK = replace(
     streams.MESSAGE_STREAM,
     retry=RetryPolicy(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=200), max_attempts=50),
@@ -74,10 +74,10 @@ TOPOLOGY = Topology(
 )
 
 
-def slack_settings(url: str, *, hears: bool = True) -> SlackSettings:
+def slack_settings(url: str, *, listens: bool = True) -> SlackSettings:
     return SlackSettings(
         bot_token=BOT_TOKEN,
-        app_token=APP_TOKEN if hears else "",
+        app_token=APP_TOKEN if listens else "",
         base_url=f"{url}/api/",
         settles_after_seconds=_SETTLES_SECONDS,
         call_seconds=_CALL_SECONDS,
@@ -85,7 +85,7 @@ def slack_settings(url: str, *, hears: bool = True) -> SlackSettings:
 
 
 class Clock:
-    """The time of now, and more when told to."""
+    """The current time, plus an offset."""
 
     def __init__(self) -> None:
         self.ahead = timedelta()
@@ -127,17 +127,17 @@ class Scene:
 
     @asynccontextmanager
     async def envoy(
-        self, *, hears: bool = True, settings: EnvoySettings | None = None, bus: BarredBus | None = None
+        self, *, listens: bool = True, settings: EnvoySettings | None = None, bus: BarredBus | None = None
     ) -> AsyncIterator[Envoy]:
         """Let an Envoy work for the length of the block."""
         chosen = settings or EnvoySettings(
-            slack=slack_settings(self.slack.url, hears=hears), channel=DEV, every_seconds=3600
+            slack=slack_settings(self.slack.url, listens=listens), channel=DEV, every_seconds=3600
         )
         store = self.bus if bus is None else cast("Bus", bus)
         envoy = Envoy(store, chosen, zone=SEOUL, clock=self.clock, poll=POLL)
         running = asyncio.create_task(envoy.run())
         try:
-            if hears and chosen.slack:
+            if listens and chosen.slack:
                 await self.slack.connected()
             yield envoy
         finally:
@@ -158,7 +158,7 @@ class Scene:
             await asyncio.wait_for(running, PATIENCE_SECONDS)
 
     async def dies(self, moment: str) -> int:
-        """Run a worker in a process of its own that is killed before or after its first post; its lease ends then."""
+        """Run a worker in its own process that is killed before or after its first post; its lease ends then."""
         arguments = [self.backend.name, self.backend.place, self.slack.url, moment]
         child = await warm.start("tests.integration.court.envoy.child", *arguments)
         try:
@@ -168,7 +168,7 @@ class Scene:
         self.backend.expire(self.backend.picture().leases)
         return ended
 
-    async def tell(self, kind: MessageType, content: str, *, channel: str = DEV, **context: Any) -> Message:
+    async def send_message(self, kind: MessageType, content: str, *, channel: str = DEV, **context: Any) -> Message:
         """Queue a message as the other roles do."""
         async with self.bus.transaction() as transaction:
             return await queue_message(
@@ -182,13 +182,13 @@ class Scene:
             )
 
     async def begin(self, content: str = "gen-pr takes it on.", **more: Any) -> Message:
-        return await self.tell(MessageType.THREAD_START, content, task_id=TASK, **more)
+        return await self.send_message(MessageType.THREAD_START, content, task_id=TASK, **more)
 
     async def update(self, content: str, **more: Any) -> Message:
-        return await self.tell(MessageType.THREAD_UPDATE, content, task_id=TASK, **more)
+        return await self.send_message(MessageType.THREAD_UPDATE, content, task_id=TASK, **more)
 
     async def assignment(self, status: AssignmentStatus = AssignmentStatus.IN_PROGRESS, event_id: str = EVENT) -> None:
-        """Have an assignment at work."""
+        """Store an assignment that is in progress."""
         assignment = Assignment(
             id=TASK,
             event_id=event_id,
@@ -216,7 +216,7 @@ class Scene:
             await save_question(transaction, ask, known[0] if known else None)
         times = {"asked_at": ask.asked_at.isoformat(), "due_at": ask.due_at.isoformat()}
         context: dict[str, Any] = {"task_id": TASK, "choices": list(choices), **times}
-        return await self.tell(MessageType.HUMAN_INPUT_REQUEST, question, **context)
+        return await self.send_message(MessageType.HUMAN_INPUT_REQUEST, question, **context)
 
     async def message_ids(self) -> list[str]:
         async with self.bus.transaction() as transaction:
@@ -243,13 +243,13 @@ class Scene:
         await eventually(are_dead)
         return [str(letter.error_message) for letter in await self.operations.dead_letters(DeadFilter(), 10)]
 
-    async def said(self, channel: str = "") -> list[dict[str, Any]]:
-        """Return what the app said in a channel, also in threads, oldest first."""
+    async def app_messages(self, channel: str = "") -> list[dict[str, Any]]:
+        """Return the messages of the app in a channel and its threads, oldest first."""
         state = await self.slack.look("state")
         return [each for each in state["messages"].get(channel or self.channel, []) if "bot_id" in each]
 
     async def texts(self) -> list[str]:
-        return [each["text"] for each in await self.said()]
+        return [each["text"] for each in await self.app_messages()]
 
     async def posted(self) -> int:
         return len(await self.slack.calls("chat.postMessage"))
@@ -264,8 +264,8 @@ class Scene:
             found = await transaction.find(RecordQuery(kind=records.EVENTS.name))
         return [msgspec.convert(record.doc, ExternalEvent) for record in found]
 
-    async def hears(self, count: int = 1) -> list[ExternalEvent]:
-        """Wait until so many events came, and Slack knows that all was heard."""
+    async def wait_for_events(self, count: int = 1) -> list[ExternalEvent]:
+        """Wait until this many events arrived, and all are acknowledged to Slack."""
 
         async def came() -> bool:
             return len(await self.events()) >= count

@@ -1,4 +1,4 @@
-"""`kingdom inbox` and `kingdom answer`: people at a terminal, each command a process of its own."""
+"""`kingdom inbox` and `kingdom answer`: people at a terminal, each command its own process."""
 
 import asyncio
 from pathlib import Path
@@ -57,7 +57,7 @@ async def test_an_open_question_is_shown_and_answered(scene: Scene, terminal: Te
     assert len(await scene.log("message.human_response")) == 1
 
 
-async def test_what_asks_nothing_takes_no_answer(scene: Scene, terminal: Terminal) -> None:
+async def test_only_an_open_question_takes_an_answer(scene: Scene, terminal: Terminal) -> None:
     assert (await run(terminal, "inbox")).out.strip() == "There are no open questions."
     await scene.ask()
     done = await run(terminal, "answer", "task-20260207-999", "yes")
@@ -75,8 +75,8 @@ async def test_what_asks_nothing_takes_no_answer(scene: Scene, terminal: Termina
 async def test_the_first_answer_waits_for_the_king_and_a_slip_is_none(scene: Scene, terminal: Terminal) -> None:
     await scene.ask("Merge it?", "yes", "no")
     slip = await run(terminal, "answer", "last", "yse")
-    said = "yse is not one of yes, no; did you mean yes? For free text add --words"
-    assert (slip.code, said in slip.err) == (1, True), slip
+    hint = "yse is not one of yes, no; did you mean yes? For free text add --words"
+    assert (slip.code, hint in slip.err) == (1, True), slip
     assert (await run(terminal, "answer", "last", "yse", "--words")).code == 0
     assert "answered: yse, waits for the King" in (await run(terminal, "inbox")).out
     late = await run(terminal, "answer", TASK, "no")
@@ -86,7 +86,7 @@ async def test_the_first_answer_waits_for_the_king_and_a_slip_is_none(scene: Sce
     assert (await scene.the_ask()).answer == "yse"
 
 
-async def test_only_those_who_may_answer_do(scene: Scene, terminal: Terminal) -> None:
+async def test_only_allowed_people_may_answer(scene: Scene, terminal: Terminal) -> None:
     await scene.ask(people=("dana",))
     refused = await run(terminal, "answer", TASK, "yes")
     assert refused.code == 1
@@ -96,13 +96,13 @@ async def test_only_those_who_may_answer_do(scene: Scene, terminal: Terminal) ->
 
 
 async def test_an_answer_typed_while_people_see_the_question_ends_it_there(scene: Scene, terminal: Terminal) -> None:
-    async with scene.envoy(hears=False) as envoy, scene.king():
+    async with scene.envoy(listens=False) as envoy, scene.king():
         await scene.begin()
         await scene.is_sent(await scene.ask("Merge it?", "yes"))
         assert (await run(terminal, "answer", TASK, "yes")).code == 0
         await scene.is_answered()
         await envoy.remind()
-        _, question = await scene.said()
+        _, question = await scene.app_messages()
     assert await scene.remembered("awaiting-responses") == {}
     assert "Answered by tester: yes" in question["text"]
     assert all(block["type"] != "actions" for block in question["blocks"])

@@ -53,7 +53,7 @@ async def ask_for_approval(scene: Scene) -> Message:
     async with scene.bus.transaction() as transaction:
         await save_question(transaction, ask)
     context: dict[str, Any] = {"task_id": TASK, "ask_id": PETITION, "choices": list(ask.choices)}
-    return await scene.tell(MessageType.HUMAN_INPUT_REQUEST, ask.text, **context)
+    return await scene.send_message(MessageType.HUMAN_INPUT_REQUEST, ask.text, **context)
 
 
 async def the_question(scene: Scene) -> HumanQuestion:
@@ -70,8 +70,8 @@ async def is_answered(scene: Scene) -> None:
     await eventually(has_an_answer)
 
 
-def told(scene: Scene) -> int:
-    """Return how often the General was told to look."""
+def count_notices(scene: Scene) -> int:
+    """Return how often the General was notified."""
     return sum(row.stream == SETTLED_STREAM.name for row in scene.backend.picture().rows)
 
 
@@ -80,13 +80,13 @@ async def test_a_click_approves_a_petition_and_nothing_else(scene: Scene, dana: 
         await scene.begin()
         await scene.is_sent(await ask_for_approval(scene))
         await scene.is_sent(await scene.ask("Shall it go on?", APPROVE, REJECT, exact=True))
-        _, petition, gate = await scene.said()
+        _, petition, gate = await scene.app_messages()
         assert petition["thread_ts"] == gate["thread_ts"]
         await scene.click(petition, dana, 0)
         await is_answered(scene)
 
         async def looks_ended() -> bool:
-            _, shown, _ = await scene.said()
+            _, shown, _ = await scene.app_messages()
             return "approve" in shown["text"]
 
         await eventually(looks_ended)
@@ -94,21 +94,21 @@ async def test_a_click_approves_a_petition_and_nothing_else(scene: Scene, dana: 
     assert (ask.answer, ask.answered_by) == (APPROVE, dana)
     assert (await scene.the_ask()).status is QuestionStatus.OPEN
     assert set(await scene.remembered("awaiting-responses")) == {TASK}
-    assert told(scene) == 1
+    assert count_notices(scene) == 1
 
 
 async def test_a_reply_in_the_thread_is_for_the_assignment_and_approves_no_petition(scene: Scene, dana: str) -> None:
     async with scene.envoy(), scene.king():
         await scene.begin()
         await scene.is_sent(await ask_for_approval(scene))
-        [_, petition] = await scene.said()
+        [_, petition] = await scene.app_messages()
         assert "reply in this thread" not in str(petition["blocks"])
         await scene.reply(petition["thread_ts"], dana, APPROVE)
         await scene.is_sent(await scene.ask("Shall it go on?", APPROVE, REJECT, exact=True))
         await scene.reply(petition["thread_ts"], dana, APPROVE)
         await scene.is_answered()
     assert (await the_question(scene)).status is QuestionStatus.OPEN
-    assert told(scene) == 0
+    assert count_notices(scene) == 0
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
@@ -125,23 +125,23 @@ async def test_a_command_approves_a_petition_by_its_id_or_the_end_of_it(
     done = await run(terminal, "answer", name, APPROVE)
     assert done.code == 0, done.err
     ask = await the_question(scene)
-    assert (ask.status, ask.answered_by, told(scene)) == (QuestionStatus.ANSWERED, "tester", 1)
+    assert (ask.status, ask.answered_by, count_notices(scene)) == (QuestionStatus.ANSWERED, "tester", 1)
     twice = await run(terminal, "answer", PETITION, REJECT)
     assert (twice.code, "already answered by tester" in twice.err) == (1, True)
 
 
-async def test_a_reminder_of_a_petition_stands_in_the_thread_of_its_assignment(scene: Scene) -> None:
+async def test_a_reminder_of_a_petition_is_in_the_thread_of_its_assignment(scene: Scene) -> None:
     await scene.assignment()
-    async with scene.envoy(hears=False) as envoy:
+    async with scene.envoy(listens=False) as envoy:
         await scene.begin()
         await scene.is_sent(await ask_for_approval(scene))
         scene.clock.ahead = timedelta(hours=25)
         await envoy.remind()
 
         async def is_reminded() -> bool:
-            return len(await scene.said()) == 3
+            return len(await scene.app_messages()) == 3
 
         await eventually(is_reminded)
-        start, question, reminder = await scene.said()
+        start, question, reminder = await scene.app_messages()
     assert reminder["thread_ts"] == question["thread_ts"] == start["ts"]
     assert ", the petition is refused." in reminder["text"]

@@ -1,4 +1,4 @@
-"""Without Slack: a webhook of anybody, or the log."""
+"""Without Slack: a webhook, or the log."""
 
 import hashlib
 import hmac
@@ -22,7 +22,7 @@ SECRET = "of two"  # noqa: S105 - of a server that has none
 
 @dataclass
 class Receiver:
-    """Somebody's server, which does each identifier only once."""
+    """A server that handles each identifier only once."""
 
     url: str = ""
     # How the next requests are answered; 0 does what is asked and hangs up.
@@ -82,7 +82,7 @@ async def test_a_webhook_whose_answer_is_lost_gets_the_same_identifier_again(sce
     assert (len(there.done), there.requests) == (1, 3)
 
 
-async def test_a_webhook_that_wants_to_be_asked_later_is(scene: Scene) -> None:
+async def test_a_webhook_that_asks_for_a_later_retry_gets_it(scene: Scene) -> None:
     first = await scene.begin()
     async with receiver(429) as there, scene.envoy(settings=settings(there)):
         await scene.is_sent(first)

@@ -1,4 +1,4 @@
-"""What people say in Slack: answers, wishes, and what concerns nobody; heard once however often it is told."""
+"""Messages of people in Slack: answers, requests, and unrelated ones. Each is received once."""
 
 import asyncio
 from functools import partial
@@ -18,7 +18,7 @@ async def asked(scene: Scene, *choices: str, **more: Any) -> dict[str, Any]:
     """Ask in a thread, and return the question as people see it."""
     await scene.begin()
     await scene.is_sent(await scene.ask("Merge <it>?", *choices, **more))
-    return (await scene.said())[-1]
+    return (await scene.app_messages())[-1]
 
 
 async def ephemerals(scene: Scene, count: int) -> list[dict[str, Any]]:
@@ -30,31 +30,31 @@ async def ephemerals(scene: Scene, count: int) -> list[dict[str, Any]]:
 
 
 async def looks_ended(scene: Scene, ts: str) -> dict[str, Any]:
-    """Wait until a question has no buttons any more, and return it."""
+    """Wait until a question has no buttons, and return it."""
 
     async def has_no_buttons() -> bool:
-        [message] = [each for each in await scene.said() if each["ts"] == ts]
+        [message] = [each for each in await scene.app_messages() if each["ts"] == ts]
         return all(block["type"] != "actions" for block in message["blocks"])
 
     await eventually(has_no_buttons)
-    return next(each for each in await scene.said() if each["ts"] == ts)
+    return next(each for each in await scene.app_messages() if each["ts"] == ts)
 
 
 async def test_a_question_has_a_button_for_each_choice(scene: Scene) -> None:
-    async with scene.envoy(hears=False):
+    async with scene.envoy(listens=False):
         question = await asked(scene, "approve", "reject")
     [actions] = [block for block in question["blocks"] if block["type"] == "actions"]
     assert [each["text"]["text"] for each in actions["elements"]] == ["approve", "reject"]
     awaited = (await scene.remembered("awaiting-responses"))[TASK]
     assert (awaited["channel"], awaited["message_ts"]) == (scene.channel, question["ts"])
-    assert awaited["thread_ts"] == question["thread_ts"] == (await scene.said())[0]["ts"]
+    assert awaited["thread_ts"] == question["thread_ts"] == (await scene.app_messages())[0]["ts"]
 
 
 async def test_a_reply_in_the_thread_of_a_question_is_its_answer(scene: Scene, dana: str) -> None:
     async with scene.envoy():
         question = await asked(scene)
         reply = await scene.reply(question["thread_ts"], dana, "use main &amp; go", mention=True)
-        [event] = await scene.hears()
+        [event] = await scene.wait_for_events()
         ended = await looks_ended(scene, question["ts"])
     assert event.id == f"evt-slack-response-{TASK}-{reply['ts']}"
     assert (event.type, event.source, event.priority) == ("slack.human_response", "slack", Priority.HIGH)
@@ -67,8 +67,8 @@ async def test_a_reply_in_the_thread_of_a_question_is_its_answer(scene: Scene, d
     }
     assert await scene.remembered("awaiting-responses") == {}
     assert f"<@{dana}>" in ended["text"]
-    [said] = await scene.log("message.human_response")
-    assert (said.data, said.actor) == ({"task_id": TASK, "thread_ts": question["thread_ts"]}, "envoy")
+    [entry] = await scene.log("message.human_response")
+    assert (entry.data, entry.actor) == ({"task_id": TASK, "thread_ts": question["thread_ts"]}, "envoy")
 
 
 async def test_a_click_is_an_answer_and_takes_the_buttons_away(scene: Scene, dana: str) -> None:
@@ -76,7 +76,7 @@ async def test_a_click_is_an_answer_and_takes_the_buttons_away(scene: Scene, dan
         question = await asked(scene, "approve", "reject")
         clicked = await scene.click(question, dana, 1)
         assert clicked["acknowledged"]
-        [event] = await scene.hears()
+        [event] = await scene.wait_for_events()
         ended = await looks_ended(scene, question["ts"])
     assert event.payload["text"] == "reject"
     assert event.payload["user"] == dana
@@ -84,7 +84,7 @@ async def test_a_click_is_an_answer_and_takes_the_buttons_away(scene: Scene, dan
 
 
 @pytest.mark.parametrize("name", ["block_actions", "message"])
-async def test_what_slack_tells_twice_is_one_event(scene: Scene, dana: str, name: str) -> None:
+async def test_an_event_that_slack_delivers_twice_is_one_event(scene: Scene, dana: str, name: str) -> None:
     async with scene.envoy():
         question = await asked(scene, "approve")
         await scene.slack.trouble(kind="repeat", method="PUSH", path=name)
@@ -92,10 +92,10 @@ async def test_what_slack_tells_twice_is_one_event(scene: Scene, dana: str, name
             await scene.reply(question["thread_ts"], dana, "approve")
         else:
             await scene.click(question, dana)
-        await scene.hears()
-        # What is said later is heard later: by then the repetition was heard too.
+        await scene.wait_for_events()
+        # Messages arrive in order, so the repetition has arrived before this one.
         await scene.slack.do("messages", user=dana, text="psst")
-        events = await scene.hears(2)
+        events = await scene.wait_for_events(2)
     assert sorted(event.type for event in events) == ["slack.channel.message", "slack.human_response"]
     assert len(await scene.log("message.human_response")) == 1
     assert (await scene.slack.look("state"))["ephemerals"] == []
@@ -116,11 +116,11 @@ async def test_nothing_is_acknowledged_that_was_not_kept(scene: Scene, dana: str
         await eventually(was_told_twice)
         assert len((await scene.slack.look("state"))["pending"]) == 1
         store.barred = False
-        [event] = await scene.hears()
+        [event] = await scene.wait_for_events()
     assert event.payload["text"] == "yes"
 
 
-async def test_a_stranger_is_told_that_the_answer_does_not_count(scene: Scene, dana: str) -> None:
+async def test_a_stranger_learns_that_the_answer_does_not_count(scene: Scene, dana: str) -> None:
     stranger = await scene.slack.person("sid", in_channel=DEV)
     async with scene.envoy():
         question = await asked(scene, "approve", people=(dana,))
@@ -130,7 +130,7 @@ async def test_a_stranger_is_told_that_the_answer_does_not_count(scene: Scene, d
         notes = await ephemerals(scene, 2)
         assert await scene.events() == []
         await scene.click(question, dana)
-        [event] = await scene.hears()
+        [event] = await scene.wait_for_events()
     assert {note["user"] for note in notes} == {stranger}
     assert all(f"<@{dana}>" in note["text"] for note in notes)
     assert event.payload["user"] == dana
@@ -147,7 +147,7 @@ async def test_a_button_of_an_earlier_question_answers_nothing(scene: Scene, dan
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
-async def test_the_words_of_an_answer_that_waits_call_nobody(scene: Scene, dana: str) -> None:
+async def test_the_text_of_a_waiting_answer_mentions_no_one(scene: Scene, dana: str) -> None:
     async with scene.envoy():
         question = await asked(scene, "approve")
         typed = PersonAnswer(source="cli", question_id=TASK, text="ask <!channel>", person="root", at="1")
@@ -166,13 +166,13 @@ async def test_of_answers_at_once_from_slack_and_the_command_line_one_counts(sce
             scene.click(question, dana),
             run_transaction(scene.bus, lambda transaction: submit_answer(transaction, typed, scene.clock())),
         )
-        [event] = await scene.hears()
+        [event] = await scene.wait_for_events()
         async with scene.king():
             await scene.is_answered()
     assert (await scene.the_ask()).answer == event.payload["text"]
 
 
-async def test_an_answer_that_comes_after_another_counted_is_told_so(scene: Scene, dana: str) -> None:
+async def test_a_second_person_learns_that_another_answer_counted(scene: Scene, dana: str) -> None:
     async with scene.envoy(), scene.king():
         question = await asked(scene, "approve")
         await scene.click(question, dana)
@@ -198,14 +198,14 @@ async def test_an_answer_that_the_king_did_not_want_keeps_no_other_one_out(scene
     assert [event.outcome for event in await scene.events()] == ["ignored", "ignored"]
 
 
-async def test_an_answer_that_is_told_again_after_it_counted_is_no_second_one(scene: Scene, dana: str) -> None:
+async def test_a_repeated_answer_that_already_counted_is_not_a_second_one(scene: Scene, dana: str) -> None:
     async with scene.envoy(), scene.king():
         question = await asked(scene, "approve")
-        said = await scene.reply(question["thread_ts"], dana, "approve", mention=True)
+        reply = await scene.reply(question["thread_ts"], dana, "approve", mention=True)
         await scene.is_answered()
         await scene.slack.nothing_is_pending()
         for kind in ("message", "app_mention"):
-            again = read_message({**said, "type": kind})
+            again = read_message({**reply, "type": kind})
             assert again
             taken = await run_transaction(scene.bus, partial(receive_message, message=again, now=scene.clock()))
             assert (taken.is_new, taken.refusal) == (False, "")
@@ -217,7 +217,7 @@ async def test_a_mention_and_a_direct_message_become_events(scene: Scene, dana: 
         mention = await scene.slack.do("messages", channel=DEV, user=dana, text="fix it", mention=True)
         direct = await scene.slack.do("messages", user=dana, text="psst")
         await scene.slack.do("messages", channel=DEV, user=dana, text="just talk")
-        events = {event.id: event for event in await scene.hears(2)}
+        events = {event.id: event for event in await scene.wait_for_events(2)}
 
         async def is_marked() -> bool:
             return len(await scene.slack.calls("reactions.add")) == 2
@@ -241,34 +241,34 @@ async def test_a_mention_and_a_direct_message_become_events(scene: Scene, dana: 
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
-async def test_what_is_said_in_two_channels_at_the_same_moment_is_two_events(scene: Scene) -> None:
+async def test_messages_in_two_channels_at_the_same_moment_are_two_events(scene: Scene) -> None:
     for channel in ("C1", "C2"):
-        said = read_message({"type": "app_mention", "channel": channel, "user": "U1", "text": "go", "ts": "1.5"})
-        assert said
+        message = read_message({"type": "app_mention", "channel": channel, "user": "U1", "text": "go", "ts": "1.5"})
+        assert message
         taken = [
-            await run_transaction(scene.bus, partial(receive_message, message=said, now=scene.clock()))
+            await run_transaction(scene.bus, partial(receive_message, message=message, now=scene.clock()))
             for _ in range(2)
         ]
         assert [each.is_new for each in taken] == [True, False]
     assert [event.payload["channel"] for event in await scene.events()] == ["C1", "C2"]
 
 
-async def test_the_envoy_does_not_hear_itself(scene: Scene, dana: str) -> None:
+async def test_the_envoy_ignores_its_own_messages(scene: Scene, dana: str) -> None:
     async with scene.envoy():
         question = await asked(scene)
         await scene.is_sent(await scene.update("more words"))
         await scene.slack.nothing_is_pending()
         assert await scene.events() == []
         await scene.reply(question["thread_ts"], dana, "yes")
-        assert len(await scene.hears()) == 1
+        assert len(await scene.wait_for_events()) == 1
 
 
-async def test_what_is_said_while_nobody_listens_is_heard_later(scene: Scene, dana: str) -> None:
+async def test_messages_sent_while_no_one_listens_are_received_later(scene: Scene, dana: str) -> None:
     async with scene.envoy():
         question = await asked(scene)
     await scene.reply(question["thread_ts"], dana, "yes")
     async with scene.envoy():
-        [event] = await scene.hears()
+        [event] = await scene.wait_for_events()
     assert event.payload["text"] == "yes"
 
 
@@ -277,5 +277,5 @@ async def test_a_lost_connection_loses_no_answer(scene: Scene, dana: str) -> Non
         question = await asked(scene)
         await scene.slack.do("disconnects", reason="refresh_requested", grace_seconds=0.1)
         await scene.reply(question["thread_ts"], dana, "yes")
-        [event] = await scene.hears()
+        [event] = await scene.wait_for_events()
     assert event.payload["text"] == "yes"

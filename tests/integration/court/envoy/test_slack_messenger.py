@@ -1,4 +1,4 @@
-"""Slack as a place, without a store: what was said is found again among much else."""
+"""The messenger for Slack, without a store: sent messages are found again among many others."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -48,31 +48,31 @@ def post(key: str, *, channel: str = DEV, thread: MessageThread | None = None) -
     return OutgoingMessage(message=message, channel=channel, thread=thread, key=key, identifier=f"{key}-1", attempt=1)
 
 
-async def said(place: SlackMessenger, some: OutgoingMessage) -> dict[str, str]:
+async def post_acked(place: SlackMessenger, some: OutgoingMessage) -> dict[str, str]:
     answer = await place.post(some)
     assert isinstance(answer, Acked)
     return dict(answer.response)
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-async def test_a_message_is_found_behind_many_others(place: SlackMessenger, *, in_thread: bool) -> None:
-    root = await said(place, post("root"))
+async def test_a_message_is_found_among_many_others(place: SlackMessenger, *, in_thread: bool) -> None:
+    root = await post_acked(place, post("root"))
     thread = MessageThread(channel=root["channel"], thread_ts=root["ts"], created_at=utc_now()) if in_thread else None
     mine = post("mine", thread=thread)
     assert await place.find(mine) == Absent()
-    where = await said(place, mine)
+    where = await post_acked(place, mine)
     for number in range(5):
         await place.web.chat_postMessage(channel=DEV, text="noise", thread_ts=root["ts"] if in_thread else None)
-        await said(place, post(f"other-{number}", thread=thread))
+        await post_acked(place, post(f"other-{number}", thread=thread))
     assert await place.find(mine) == Present(where)
     assert await place.find(replace(mine, identifier="of a later attempt")) == Present(where)
     assert await place.find(post("never")) == Absent()
 
 
-async def test_what_was_said_to_a_person_is_found(slack: Slack, place: SlackMessenger) -> None:
+async def test_a_message_to_a_person_is_found(slack: Slack, place: SlackMessenger) -> None:
     dana = await slack.person("dana")
     mine = post("mine", channel=dana)
-    where = await said(place, mine)
+    where = await post_acked(place, mine)
     assert where["channel"].startswith("D")
     assert await place.find(mine) == Present(where)
 
@@ -82,7 +82,7 @@ async def test_a_channel_that_hides_leaves_it_unclear(slack: Slack, place: Slack
     assert isinstance(await place.find(post("mine", channel="closed")), Unclear)
 
 
-async def test_a_slack_that_nobody_reaches_was_told_nothing(slack: Slack, place: SlackMessenger) -> None:
+async def test_an_unreachable_slack_has_received_nothing(slack: Slack, place: SlackMessenger) -> None:
     away = SlackMessenger(slack_settings("http://127.0.0.1:9"))
     await away.open()
     try:
@@ -93,7 +93,7 @@ async def test_a_slack_that_nobody_reaches_was_told_nothing(slack: Slack, place:
     assert await place.find(post("mine")) == Absent()
 
 
-async def test_a_wrong_token_is_said_at_once(slack: Slack) -> None:
+async def test_a_wrong_token_is_reported_at_once(slack: Slack) -> None:
     place = SlackMessenger(SlackSettings(bot_token="xoxb-wrong", base_url=f"{slack.url}/api/"))  # noqa: S106 - it is wrong
     with pytest.raises(Misconfigured, match=r"invalid_auth.*slack\.bot_token"):
         await place.open()

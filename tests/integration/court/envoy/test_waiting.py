@@ -1,4 +1,4 @@
-"""Questions that wait: people are reminded and warned once, and what is over is cleared away."""
+"""Questions that wait: people are reminded and warned once, and closed questions are cleaned up."""
 
 from datetime import timedelta
 
@@ -20,50 +20,50 @@ async def reminders(scene: Scene) -> list[str]:
 
 
 async def test_people_are_reminded_after_a_day_and_warned_after_a_week_once_each(scene: Scene) -> None:
-    async with scene.envoy(hears=False) as envoy:
+    async with scene.envoy(listens=False) as envoy:
         await scene.begin()
         await scene.is_sent(await scene.ask("Merge it?", due_at=scene.clock() + timedelta(days=10), default="no"))
-        told = []
+        reported = []
         for hours in (1, 24, 24, 24 * 6, 24):
             scene.clock.ahead += timedelta(hours=hours)
             await envoy.remind()
             await envoy.remind()
-            told.append(len(await reminders(scene)))
-        assert told == [0, 1, 1, 2, 2]
+            reported.append(len(await reminders(scene)))
+        assert reported == [0, 1, 1, 2, 2]
 
-        async def are_said() -> bool:
-            return len(await scene.said()) == 4
+        async def are_posted() -> bool:
+            return len(await scene.app_messages()) == 4
 
-        await eventually(are_said)
-        root, _, reminder, warning = await scene.said()
+        await eventually(are_posted)
+        root, _, reminder, warning = await scene.app_messages()
     assert reminder["thread_ts"] == warning["thread_ts"] == root["ts"]
     assert "waited for a day: Merge it?" in reminder["text"]
     assert "No answer for 8 days" in warning["text"]
     assert ", the answer is 'no'." in warning["text"]
 
 
-async def test_a_question_that_waited_for_long_while_the_envoy_was_away_is_told_of_once(scene: Scene) -> None:
+async def test_a_question_that_waited_while_the_envoy_was_away_is_announced_once(scene: Scene) -> None:
     await scene.ask()
     scene.clock.ahead = timedelta(days=9)
-    async with scene.envoy(hears=False) as envoy:
+    async with scene.envoy(listens=False) as envoy:
         await envoy.remind()
         await envoy.remind()
-    [said] = await reminders(scene)
-    assert said.startswith("No answer for 9 days")
+    [reminder] = await reminders(scene)
+    assert reminder.startswith("No answer for 9 days")
 
 
-async def test_what_is_due_for_good_is_left_to_the_king(scene: Scene) -> None:
+async def test_an_overdue_question_is_left_to_the_king(scene: Scene) -> None:
     await scene.ask(due_at=scene.clock() + timedelta(hours=30))
     scene.clock.ahead = timedelta(hours=31)
-    async with scene.envoy(hears=False) as envoy:
+    async with scene.envoy(listens=False) as envoy:
         await envoy.remind()
     assert await reminders(scene) == []
     assert (await scene.the_ask()).status == "open"
 
 
 @pytest.mark.parametrize(("ending", "shown"), [("answered", "Answered by root: no"), ("expired", "No answer in time")])
-async def test_a_question_that_is_over_loses_its_buttons(scene: Scene, ending: str, shown: str) -> None:
-    async with scene.envoy(hears=False):
+async def test_a_closed_question_loses_its_buttons(scene: Scene, ending: str, shown: str) -> None:
+    async with scene.envoy(listens=False):
         await scene.begin()
         await scene.is_sent(await scene.ask("Merge it?", "yes", "no"))
     ask = await scene.the_ask()
@@ -80,7 +80,7 @@ async def test_a_question_that_is_over_loses_its_buttons(scene: Scene, ending: s
         await clean_up_questions(scene.bus, place, scene.clock())
     finally:
         await place.close()
-    _, question = await scene.said()
+    _, question = await scene.app_messages()
     assert shown in question["text"]
     assert all(block["type"] != "actions" for block in question["blocks"])
     assert await scene.remembered("awaiting-responses") == {}
@@ -91,11 +91,11 @@ async def test_a_question_that_was_answered_before_people_saw_it_has_no_buttons(
     async with scene.bus.transaction() as transaction:
         record = await transaction.get("ask", TASK)
         await save_question(transaction, (await scene.the_ask()).with_answer("root", "yes"), record)
-    async with scene.envoy(hears=False):
+    async with scene.envoy(listens=False):
         await scene.is_sent(message)
 
         async def is_ended() -> bool:
-            [question] = await scene.said()
+            [question] = await scene.app_messages()
             return all(block["type"] != "actions" for block in question["blocks"])
 
         await eventually(is_ended)
@@ -103,7 +103,7 @@ async def test_a_question_that_was_answered_before_people_saw_it_has_no_buttons(
 
 
 async def test_a_thread_whose_assignment_is_gone_is_forgotten_after_a_day(scene: Scene) -> None:
-    async with scene.envoy(hears=False) as envoy:
+    async with scene.envoy(listens=False) as envoy:
         await scene.is_sent(await scene.begin())
         await envoy.remind()
         assert TASK in await scene.remembered("thread-mappings")
@@ -112,13 +112,13 @@ async def test_a_thread_whose_assignment_is_gone_is_forgotten_after_a_day(scene:
     assert await scene.remembered("thread-mappings") == {}
 
 
-async def test_the_end_of_work_that_took_days_is_told_in_its_thread(scene: Scene) -> None:
-    async with scene.envoy(hears=False) as envoy:
+async def test_the_end_of_long_work_is_reported_in_its_thread(scene: Scene) -> None:
+    async with scene.envoy(listens=False) as envoy:
         await scene.is_sent(await scene.begin())
         scene.clock.ahead = timedelta(days=30)
         await scene.assignment(AssignmentStatus.COMPLETED)
         await envoy.remind()
         await scene.is_sent(await scene.update("All is done.", status="completed"))
-    root, end = await scene.said()
+    root, end = await scene.app_messages()
     assert end["thread_ts"] == root["ts"]
     assert await scene.remembered("thread-mappings") == {}

@@ -1,4 +1,4 @@
-"""A real run with a question, a killed agent, a retry and petitions, told from the store alone."""
+"""A real run with a question, a killed agent, a retry and petitions, explained from the store alone."""
 
 import msgspec
 import pytest
@@ -20,12 +20,12 @@ MESSAGE = {"petition": "slack.message", "body": {"text": "hello"}}
 COMMENT = {"petition": "github.comment", "body": {"body": "hello"}}
 
 
-async def told(court: CourtScene, about: str) -> Timeline:
+async def timeline_of(court: CourtScene, about: str) -> Timeline:
     return build_timeline(await gather_data(court.bus, court.operations, about))
 
 
 async def story(court: CourtScene) -> tuple[str, str]:
-    """Let everything happen that a timeline knows; returns the event and its assignment."""
+    """Cause every kind of moment of a timeline, and return the event and its assignment."""
     court.has(
         work(
             "look", MESSAGE, COMMENT, {"ask": "Left or right?", "choices": ["left", "right"]}, {"cost": 0.25}, SUCCESS
@@ -34,7 +34,7 @@ async def story(court: CourtScene) -> tuple[str, str]:
         retries=1,
         petitions=(PetitionRule(kind="slack.message"),),
     )
-    event_id = await court.happens(title=TITLE)
+    event_id = await court.send_event(title=TITLE)
     waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     async with court.bus.transaction() as transaction:
         await log_event(transaction, SessionRestarted(target="king", pid=1), "chamberlain")
@@ -43,9 +43,9 @@ async def story(court: CourtScene) -> tuple[str, str]:
     return event_id, waiting.id
 
 
-async def test_one_timeline_tells_everything_from_the_event_to_the_result(court: CourtScene) -> None:
+async def test_one_timeline_shows_everything_from_the_event_to_the_result(court: CourtScene) -> None:
     event_id, assignment_id = await story(court)
-    timeline = await told(court, assignment_id)
+    timeline = await timeline_of(court, assignment_id)
     kinds = [moment.kind for moment in timeline.moments]
     assert kinds[0] is MomentKind.EVENT
     assert kinds[-1] is MomentKind.RESULT
@@ -66,7 +66,7 @@ async def test_one_timeline_tells_everything_from_the_event_to_the_result(court:
     assert "left" in words[MomentKind.ANSWER].why
     assert "acme-app" in words[MomentKind.CHECKPOINT].why
     crashes = [moment.what for moment in timeline.moments if moment.kind is MomentKind.CRASH]
-    # A host that is slow to say that it lives may count as over meanwhile.
+    # A host with a late heartbeat may count as lost in the meantime.
     assert {"restarted king", "the agent of mend ended unexpectedly"} <= set(crashes)
     assert (timeline.crashes, timeline.retries, timeline.status) == (len(crashes), 1, "completed")
     assert timeline.event
@@ -74,9 +74,9 @@ async def test_one_timeline_tells_everything_from_the_event_to_the_result(court:
 
 
 @ONE_BACKEND
-async def test_what_took_time_and_money_adds_up(court: CourtScene) -> None:
+async def test_the_sums_of_time_and_money_are_right(court: CourtScene) -> None:
     _, assignment_id = await story(court)
-    timeline = await told(court, assignment_id)
+    timeline = await timeline_of(court, assignment_id)
     (strand,) = timeline.strands
     look, mend = strand.works
     assert [query.outcome for query in look.queries] == [QueryOutcome.ASKED, QueryOutcome.ANSWERED]
@@ -99,17 +99,17 @@ async def test_what_took_time_and_money_adds_up(court: CourtScene) -> None:
 @ONE_BACKEND
 async def test_event_assignment_resumption_and_run_lead_to_the_same_timeline(court: CourtScene) -> None:
     event_id, assignment_id = await story(court)
-    whole = await told(court, event_id)
+    whole = await timeline_of(court, event_id)
     resumed = whole.strands[0].resumed_as[0]
     for about in (assignment_id, resumed, f"wf-{assignment_id}"):
-        other = await told(court, about)
+        other = await timeline_of(court, about)
         assert msgspec.structs.replace(other, about=event_id) == whole
 
 
-async def test_an_event_that_nobody_wants_is_told_with_the_reason(court: CourtScene) -> None:
-    event_id = await court.happens()
+async def test_an_unwanted_event_is_reported_with_the_reason(court: CourtScene) -> None:
+    event_id = await court.send_event()
     await court.until_event(event_id, EventStatus.COMPLETED)
-    timeline = await told(court, event_id)
+    timeline = await timeline_of(court, event_id)
     assert [moment.kind for moment in timeline.moments] == [MomentKind.EVENT, MomentKind.DECISION]
     assert timeline.moments[-1].why == "no General subscribes to it"
     assert (timeline.status, timeline.strands) == ("unrouted", ())
@@ -117,11 +117,11 @@ async def test_an_event_that_nobody_wants_is_told_with_the_reason(court: CourtSc
 
 
 @ONE_BACKEND
-async def test_a_run_that_fails_is_told_with_its_reasons(court: CourtScene) -> None:
+async def test_a_run_that_fails_is_reported_with_its_reasons(court: CourtScene) -> None:
     court.has(work("look", SUCCESS), work("fail", {"fail": "out of luck"}))
-    await court.until_event(await court.happens(), EventStatus.FAILED)
+    await court.until_event(await court.send_event(), EventStatus.FAILED)
     (task,) = await court.assignments()
-    timeline = await told(court, task.id)
+    timeline = await timeline_of(court, task.id)
     failures = [moment.why for moment in timeline.moments if moment.kind is MomentKind.FAILURE]
     assert "out of luck" in failures
     assert timeline.moments[-1].kind in (MomentKind.RESULT, MomentKind.RUN)
@@ -130,6 +130,6 @@ async def test_a_run_that_fails_is_told_with_its_reasons(court: CourtScene) -> N
 
 @ONE_BACKEND
 @pytest.mark.parametrize("about", ["evt-github-unknown", "task-20200101-999", "wf-nothing"])
-async def test_what_nobody_knows_says_what_to_do(court: CourtScene, about: str) -> None:
+async def test_an_unknown_id_is_reported_with_the_next_step(court: CourtScene, about: str) -> None:
     with pytest.raises(NotFound, match="kingdom event list"):
-        await told(court, about)
+        await timeline_of(court, about)

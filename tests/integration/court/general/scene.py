@@ -1,4 +1,4 @@
-"""King, Generals, engine and a soldier host at work on a real store, with real git and the scripted agent."""
+"""King, Generals, engine and a soldier host running on a real store, with real git and the scripted agent."""
 
 import asyncio
 import json
@@ -93,11 +93,11 @@ class CourtScene:
         self.operations = backend.operations(bus)
 
     def has(self, *works: WorkDefinition, **more: Any) -> None:
-        """Let the General's runs be of these Works from now on."""
+        """Set the Works of the General's next runs."""
         self.packages[GENERAL] = package(*works, directory=self.folder / "generals" / GENERAL, **more)
 
-    async def happens(self, *, repo: str = REPO, **payload: Any) -> str:
-        """Let something happen outside; returns the id of the event."""
+    async def send_event(self, *, repo: str = REPO, **payload: Any) -> str:
+        """Store an external event and return its id."""
         event = ExternalEvent(
             id=new_id("evt-github"),
             type="github.pr.review_requested",
@@ -113,7 +113,7 @@ class CourtScene:
         return event.id
 
     async def answer(self, assignment_id: str, text: str, together: Transaction | None = None) -> str:
-        """Let a person answer, in one with what else happens in a transaction."""
+        """Submit the answer of a person in a transaction."""
         event = ExternalEvent(
             id=new_id(f"evt-cli-response-{assignment_id}"),
             type="cli.human_response",
@@ -166,7 +166,7 @@ class CourtScene:
         return dict(record.doc)
 
     async def logged(self, *types: str) -> list[tuple[str, dict[str, Any]]]:
-        """Return what was logged of some types, in order."""
+        """Return the log entries of some types, in order."""
         entries = await self.operations.read_log(LogCursor(), 1000)
         return [(each.entry.type, dict(each.entry.data)) for each in entries if each.entry.type in types]
 
@@ -176,7 +176,7 @@ class CourtScene:
         return [str(record.doc["content"]) for record in found if record.doc["type"] == kind]
 
     async def held(self) -> dict[str, Any]:
-        """Return what somebody still holds of each quota."""
+        """Return the used amount of each quota."""
         async with self.bus.transaction() as transaction:
             quotas = await transaction.find(RecordQuery(kind="quota"))
         return {record.id: record.doc["holders"] for record in quotas if record.doc.get("holders")}
@@ -192,7 +192,7 @@ class CourtScene:
 
 @asynccontextmanager
 async def opened(backend: BackendUnderTest, folder: Path, *, with_host: bool = True) -> AsyncIterator[CourtScene]:
-    """Open a court with everybody at work, and a repository."""
+    """Open a court with all roles running, and a repository."""
     async with at_work(backend, folder, with_host=with_host) as scene:
         source = make_repository(folder / "sources" / "app")
         await create_git(scene.bus, Git(id="acme-app", name="app", url=str(source), repo=REPO), actor="anna")
@@ -201,7 +201,7 @@ async def opened(backend: BackendUnderTest, folder: Path, *, with_host: bool = T
 
 @asynccontextmanager
 async def at_work(backend: BackendUnderTest, folder: Path, *, with_host: bool = True) -> AsyncIterator[CourtScene]:
-    """Let everybody work on what a store holds."""
+    """Run all roles on an existing store."""
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(backend.open(TOPOLOGY, EVERY_KIND))
         scene = CourtScene(backend, bus, folder)

@@ -23,7 +23,7 @@ SUCCESS = reports(task_id="invented-by-the-model", status="success", summary="al
 @pytest.mark.both_stores
 async def test_an_event_becomes_a_finished_assignment_without_a_hand_on_it(court: CourtScene) -> None:
     court.has(work("look", SUCCESS, {"cost": 0.25}))
-    event = await court.until_event(await court.happens(), EventStatus.COMPLETED)
+    event = await court.until_event(await court.send_event(), EventStatus.COMPLETED)
     (task,) = await court.assignments()
     assert (task.status, task.reason, task.workflow_id) == (
         AssignmentStatus.COMPLETED,
@@ -39,9 +39,9 @@ async def test_an_event_becomes_a_finished_assignment_without_a_hand_on_it(court
     await court.until_nothing_is_held()
 
 
-async def test_what_happens_to_an_assignment_is_chronicled_in_order(court: CourtScene) -> None:
+async def test_the_life_of_an_assignment_is_logged_in_order(court: CourtScene) -> None:
     court.has(work("look", SUCCESS))
-    event_id = await court.happens()
+    event_id = await court.send_event()
     await court.until_event(event_id, EventStatus.COMPLETED)
     types = (
         *("event.detected", "event.dispatched", "task.created", "task.started"),
@@ -53,17 +53,17 @@ async def test_what_happens_to_an_assignment_is_chronicled_in_order(court: Court
         *("soldier.spawned", "soldier.completed", "task.completed"),
     ]
     (task,) = await court.assignments()
-    told = dict(logged)
-    assert told["soldier.spawned"].keys() == {"task_id", "soldier_id"}
-    assert told["soldier.completed"]["status"] == "success"
-    assert told["task.completed"].keys() == {"task_id", "status", "duration_seconds"}
-    assert (told["task.completed"]["task_id"], told["task.completed"]["status"]) == (task.id, "success")
+    entries = dict(logged)
+    assert entries["soldier.spawned"].keys() == {"task_id", "soldier_id"}
+    assert entries["soldier.completed"]["status"] == "success"
+    assert entries["task.completed"].keys() == {"task_id", "status", "duration_seconds"}
+    assert (entries["task.completed"]["task_id"], entries["task.completed"]["status"]) == (task.id, "success")
 
 
 @ONE_BACKEND
-async def test_files_beside_the_records_tell_prompts_and_sessions(court: CourtScene) -> None:
+async def test_files_next_to_the_records_show_prompts_and_sessions(court: CourtScene) -> None:
     court.has(work("look", SUCCESS), work("look again", SUCCESS))
-    await court.until_event(await court.happens(), EventStatus.COMPLETED)
+    await court.until_event(await court.send_event(), EventStatus.COMPLETED)
     (task,) = await court.assignments()
     prompt = (court.realm / "state" / "prompts" / f"{task.id}.md").read_text()
     assert ("# look\n" in prompt, "# look again\n" in prompt) == (True, True)
@@ -76,7 +76,7 @@ async def test_files_beside_the_records_tell_prompts_and_sessions(court: CourtSc
 async def test_the_soldier_host_stores_each_report_of_an_agent_as_it_is_made(court: CourtScene) -> None:
     first = reports(status="success", summary="first", task_id="task-of-somebody-else")
     court.has(work("look", first, {"answer": "Done."}, pause_after=True), work("look again", SUCCESS))
-    event_id = await court.happens()
+    event_id = await court.send_event()
     task = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     raw = await court.result(f"{task.id}-raw")
     assert (raw["task_id"], raw["summary"]) == (task.id, "first")
@@ -86,9 +86,9 @@ async def test_the_soldier_host_stores_each_report_of_an_agent_as_it_is_made(cou
     assert (await court.result(f"{task.id}-raw"))["summary"] == (await court.result(task.id))["summary"] != "first"
 
 
-async def test_a_question_waits_for_a_person_and_goes_on_with_the_answer(court: CourtScene) -> None:
+async def test_a_question_waits_for_a_person_and_the_run_continues_with_the_answer(court: CourtScene) -> None:
     court.has(work("look", {"ask": "Left or right?", "choices": ["left", "right"]}, SUCCESS))
-    event_id = await court.happens()
+    event_id = await court.send_event()
     waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
 
     async def slots_are_free() -> bool:
@@ -109,9 +109,9 @@ async def test_a_question_waits_for_a_person_and_goes_on_with_the_answer(court: 
 
 
 @ONE_BACKEND
-async def test_a_gate_that_is_approved_lets_the_run_go_on(court: CourtScene) -> None:
+async def test_an_approved_gate_lets_the_run_continue(court: CourtScene) -> None:
     court.has(work("plan", SUCCESS, pause_after=True), work("do", SUCCESS))
-    event_id = await court.happens()
+    event_id = await court.send_event()
     waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     ask = await court.record("ask", waiting.id)
     assert ask
@@ -123,7 +123,7 @@ async def test_a_gate_that_is_approved_lets_the_run_go_on(court: CourtScene) -> 
 @ONE_BACKEND
 async def test_a_gate_that_is_rejected_ends_the_assignment(court: CourtScene) -> None:
     court.has(work("plan", SUCCESS, pause_after=True), work("do", SUCCESS))
-    event_id = await court.happens()
+    event_id = await court.send_event()
     waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     await court.answer(waiting.id, "Reject")
     event = await court.until_event(event_id, EventStatus.FAILED)
@@ -134,7 +134,7 @@ async def test_a_gate_that_is_rejected_ends_the_assignment(court: CourtScene) ->
 @ONE_BACKEND
 async def test_a_gate_takes_nothing_but_one_of_its_choices_for_an_answer(court: CourtScene) -> None:
     court.has(work("plan", SUCCESS, pause_after=True), work("do", SUCCESS))
-    event_id = await court.happens()
+    event_id = await court.send_event()
     waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     for words in ("no", "please don't", "rejecting this would be wrong", "approved?"):
         ignored = await court.until_event(await court.answer(waiting.id, words), EventStatus.COMPLETED)
@@ -147,7 +147,7 @@ async def test_a_gate_takes_nothing_but_one_of_its_choices_for_an_answer(court: 
 @ONE_BACKEND
 async def test_an_agent_that_finds_nothing_to_do_ends_the_run_as_skipped(court: CourtScene) -> None:
     court.has(work("look", reports(status="skipped", summary="-", reason="a draft")), work("do", SUCCESS))
-    await court.until_event(await court.happens(), EventStatus.COMPLETED)
+    await court.until_event(await court.send_event(), EventStatus.COMPLETED)
     (task,) = await court.assignments()
     assert (task.status, task.reason) == (AssignmentStatus.SKIPPED, "a draft")
     assert (await court.result(task.id))["reason"] == "a draft"
@@ -155,7 +155,7 @@ async def test_an_agent_that_finds_nothing_to_do_ends_the_run_as_skipped(court: 
 
 async def test_a_failing_run_is_tried_again_as_often_as_the_policy_says_and_then_fails(court: CourtScene) -> None:
     court.has(work("look", {"fail": "out of luck"}), retries=2)
-    event = await court.until_event(await court.happens(), EventStatus.FAILED)
+    event = await court.until_event(await court.send_event(), EventStatus.FAILED)
     (task,) = await court.assignments()
     assert "out of luck" in task.reason
     assert "out of luck" in event.reason
@@ -172,9 +172,9 @@ async def test_a_failing_run_is_tried_again_as_often_as_the_policy_says_and_then
     await eventually(is_given_up)
 
 
-async def test_a_session_that_is_killed_for_its_time_limit_is_told_of_each_time(court: CourtScene) -> None:
+async def test_a_session_that_is_killed_for_its_time_limit_is_reported_each_time(court: CourtScene) -> None:
     court.has(work("look", {"hang": True}, timeout_seconds=1), retries=1)
-    await court.until_event(await court.happens(), EventStatus.FAILED)
+    await court.until_event(await court.send_event(), EventStatus.FAILED)
     late = [data["soldier_id"] for _, data in await court.logged("soldier.timeout")]
     assert len(late) == 2
     killed = [data for _, data in await court.logged("recovery.session_killed")]
@@ -187,7 +187,7 @@ async def test_a_session_that_is_killed_for_its_time_limit_is_told_of_each_time(
 @ONE_BACKEND
 async def test_a_retry_that_can_never_work_ends_the_assignment(court: CourtScene) -> None:
     court.has(work("look", {"fail": "out of luck"}), retries=1, retry_after_seconds=3600)
-    event_id = await court.happens()
+    event_id = await court.send_event()
 
     async def waits_for_its_retry() -> bool:
         return any(task.retries for task in await court.assignments())
@@ -206,7 +206,7 @@ async def test_a_retry_that_can_never_work_ends_the_assignment(court: CourtScene
 async def test_a_run_that_a_person_resumes_by_hand_needs_no_answer_any_more(court: CourtScene, tmp_path: Path) -> None:
     go = tmp_path / "go"
     court.has(work("look", {"ask": "Left or right?"}, {"wait_for": str(go)}, SUCCESS))
-    event_id = await court.happens()
+    event_id = await court.send_event()
     waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     await lifecycle.resume(court.bus, waiting.workflow_id, Continue(reply="left"), actor="anna")
     await court.until_assignment(AssignmentStatus.IN_PROGRESS)
@@ -218,12 +218,10 @@ async def test_a_run_that_a_person_resumes_by_hand_needs_no_answer_any_more(cour
 
 
 @ONE_BACKEND
-async def test_an_answer_to_a_run_that_was_resumed_by_hand_meanwhile_fails_nothing(
-    court: CourtScene, tmp_path: Path
-) -> None:
+async def test_an_answer_to_a_run_that_was_resumed_by_hand_fails_nothing(court: CourtScene, tmp_path: Path) -> None:
     go = tmp_path / "go"
     court.has(work("look", {"ask": "Left or right?"}, {"wait_for": str(go)}, SUCCESS))
-    event_id = await court.happens()
+    event_id = await court.send_event()
     waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     async with court.bus.transaction() as transaction:
         await lifecycle.resume(transaction, waiting.workflow_id, Continue(reply="left"), actor="anna")
@@ -238,23 +236,21 @@ async def test_an_answer_to_a_run_that_was_resumed_by_hand_meanwhile_fails_nothi
 @ONE_BACKEND
 async def test_an_agent_that_leaves_no_result_has_aborted(court: CourtScene) -> None:
     court.has(work("look", {"answer": "done, I think"}))
-    event = await court.until_event(await court.happens(), EventStatus.FAILED)
+    event = await court.until_event(await court.send_event(), EventStatus.FAILED)
     assert event.reason == "aborted: no agent reported a result"
 
 
 @ONE_BACKEND
 async def test_an_unknown_repository_fails_the_assignment_and_says_what_to_do(court: CourtScene) -> None:
     court.has(work("look", SUCCESS))
-    event = await court.until_event(await court.happens(repo="acme/other"), EventStatus.FAILED)
+    event = await court.until_event(await court.send_event(repo="acme/other"), EventStatus.FAILED)
     assert "kingdom git create acme.other ADDRESS --repo acme/other" in event.reason
 
 
-async def test_without_a_host_an_assignment_waits_and_nothing_is_begun(
-    backend: BackendUnderTest, tmp_path: Path
-) -> None:
+async def test_without_a_host_an_assignment_waits_and_nothing_starts(backend: BackendUnderTest, tmp_path: Path) -> None:
     async with opened(backend, tmp_path / "machine", with_host=False) as court:
         court.has(work("look", SUCCESS))
-        await court.happens()
+        await court.send_event()
         task = await court.until_assignment(AssignmentStatus.PENDING)
 
         async def waits() -> bool:
@@ -269,7 +265,7 @@ async def test_without_a_host_an_assignment_waits_and_nothing_is_begun(
 @ONE_BACKEND
 async def test_a_petition_that_the_policy_does_not_allow_is_refused_with_a_reason(court: CourtScene) -> None:
     court.has(work("look", {"petition": "github.comment", "body": {"body": "hello"}}, SUCCESS))
-    await court.until_event(await court.happens(), EventStatus.COMPLETED)
+    await court.until_event(await court.send_event(), EventStatus.COMPLETED)
     ((_, refused),) = await court.logged("petition.refused")
     assert refused["reason"]
 
@@ -279,7 +275,7 @@ async def test_an_output_that_could_not_be_made_fails_its_assignment(court: Cour
         work("look", {"petition": "github.comment", "body": {"body": "hello"}}, SUCCESS),
         petitions=(PetitionRule(kind="github.comment"),),
     )
-    event_id = await court.happens()
+    event_id = await court.send_event()
 
     async def asked_for() -> list[str]:
         return [str(data["petition_id"]) for _, data in await court.logged("petition.granted")]
@@ -302,18 +298,18 @@ async def test_an_output_that_could_not_be_made_fails_its_assignment(court: Cour
     assert event.reason == "github.comment: HTTP 401: bad credentials"
 
 
-async def test_a_general_whose_package_is_being_mended_loses_nothing(court: CourtScene, tmp_path: Path) -> None:
+async def test_a_general_whose_package_is_being_repaired_loses_nothing(court: CourtScene, tmp_path: Path) -> None:
     court.has(work("look", {"wait_for": str(tmp_path / "go")}, {"fail": "out of luck"}), retries=1)
     whole = court.packages["gen-test"]
-    event_id = await court.happens()
+    event_id = await court.send_event()
     await court.until_assignment(AssignmentStatus.IN_PROGRESS)
     court.packages.clear()
     (tmp_path / "go").touch()
 
     async def waits() -> bool:
         stats = {stats.stream: stats for stats in await court.operations.stats()}
-        told = stats.get("run.court")
-        return told is not None and told.pending > 0 and told.processing == 0
+        reported = stats.get("run.court")
+        return reported is not None and reported.pending > 0 and reported.processing == 0
 
     await eventually(waits)
     assert (await court.event(event_id)).status is EventStatus.DISPATCHED

@@ -1,4 +1,4 @@
-"""Money in the court: what is set aside bounds a run, people grant more, and the ledger has every cent."""
+"""Money in the court: the reserve bounds a run, people grant more, and the ledger has every cent."""
 
 from datetime import date, timedelta
 from decimal import Decimal
@@ -33,7 +33,7 @@ async def run_of(court: CourtScene, root_id: str) -> Workflow:
 
 
 async def until_booked(court: CourtScene, usd: str) -> None:
-    """Wait until bills, the money of the day, the daily sums and the runs agree on what was spent."""
+    """Wait until the bills, the daily budget, the daily sums and the runs show the same cost."""
 
     async def booked() -> bool:
         async with court.bus.transaction() as transaction:
@@ -62,10 +62,10 @@ async def set_aside(court: CourtScene) -> list[str]:
     return list((await court.held()).get(MONEY, {}).values())
 
 
-async def test_a_run_that_has_cost_its_budget_goes_on_with_as_much_again_of_the_days_money(court: CourtScene) -> None:
+async def test_a_run_that_has_cost_its_budget_continues_with_as_much_again_of_the_days_money(court: CourtScene) -> None:
     may_go = court.folder / "may-go"
     court.has(work("look", SUCCESS, {"cost": 1.25}, {"wait_for": str(may_go)}, {"cost": 0.5}), budget_usd=1)
-    event_id = await court.happens()
+    event_id = await court.send_event()
     asking = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     assert asking.reason.endswith("has cost $1.25 of its budget of $1.00. Should it go on with another $1.00?")
     await until_booked(court, "1.25")
@@ -85,7 +85,7 @@ async def test_a_run_that_has_cost_its_budget_goes_on_with_as_much_again_of_the_
 
 async def test_nothing_but_a_choice_answers_the_question_for_money_and_stop_ends_it(court: CourtScene) -> None:
     court.has(work("look", SUCCESS, *DEAR), budget_usd=1, ask_default="carry on as you think best")
-    event_id = await court.happens()
+    event_id = await court.send_event()
     asking = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     async with court.bus.transaction() as transaction:
         known = await load_question(transaction, asking.id)
@@ -99,9 +99,9 @@ async def test_nothing_but_a_choice_answers_the_question_for_money_and_stop_ends
     await until_booked(court, "1.25")
 
 
-async def test_a_general_may_want_its_runs_to_stop_and_then_nobody_tries_again(court: CourtScene) -> None:
+async def test_a_general_can_disable_retries_of_its_runs(court: CourtScene) -> None:
     court.has(work("look", SUCCESS, *DEAR), budget_usd=1, over_budget=OverBudget.STOP, retries=2)
-    event_id = await court.happens()
+    event_id = await court.send_event()
     failed = await court.until_event(event_id, EventStatus.FAILED)
     assert failed.reason.endswith("has cost $1.25 of its budget of $1.00")
     [assignment] = await court.assignments()
@@ -109,16 +109,16 @@ async def test_a_general_may_want_its_runs_to_stop_and_then_nobody_tries_again(c
     await until_booked(court, "1.25")
 
 
-async def test_a_general_without_a_budget_has_what_the_king_sets_aside(court: CourtScene) -> None:
+async def test_a_general_without_a_budget_has_the_reserve_of_the_king(court: CourtScene) -> None:
     court.has(work("look", SUCCESS, {"ask": "left?"}))
-    await court.happens()
+    await court.send_event()
     asking = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     assert (await run_of(court, asking.id)).budget_usd == asking.budget_usd == 1.0
 
 
 async def test_more_money_than_the_day_has_left_is_waited_for(court: CourtScene) -> None:
     court.has(work("look", SUCCESS, {"cost": 201}, {"wait_for": "never"}), budget_usd=200)
-    await court.happens()
+    await court.send_event()
     asking = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     await until_booked(court, "201")
     await court.answer(asking.id, "go on")
@@ -136,7 +136,7 @@ async def test_more_money_than_the_day_has_left_is_waited_for(court: CourtScene)
 
 async def test_the_answer_to_an_agent_takes_only_what_is_left_of_the_budget(court: CourtScene) -> None:
     court.has(work("look", {"cost": 2}, {"ask": "left?"}, {"run": "sleep 60"}), budget_usd=3)
-    await court.happens()
+    await court.send_event()
     asking = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     await until_booked(court, "2")
     await court.answer(asking.id, "left")
@@ -144,14 +144,16 @@ async def test_the_answer_to_an_agent_takes_only_what_is_left_of_the_budget(cour
     assert (resumed.budget_usd, await set_aside(court)) == (1.0, ["1.0"])
 
 
-async def test_a_run_at_the_limit_of_its_vendor_keeps_its_place_and_goes_on_without_a_person(court: CourtScene) -> None:
+async def test_a_run_at_the_limit_of_its_vendor_keeps_its_place_and_continues_without_a_person(
+    court: CourtScene,
+) -> None:
     court.has(work("look", SUCCESS, {"cost": 0.5}, {"usage_limit": 1}, {"cost": 0.25}))
-    event_id = await court.happens()
+    event_id = await court.send_event()
 
-    async def told() -> bool:
+    async def is_reported() -> bool:
         return any("usage limit reached" in text for text in await court.messages(MessageType.THREAD_UPDATE))
 
-    await eventually(told)
+    await eventually(is_reported)
     [assignment] = await court.assignments()
     assert (assignment.status, list((await court.held())[SOLDIERS])) == (AssignmentStatus.IN_PROGRESS, [assignment.id])
     async with court.bus.transaction() as transaction:
@@ -168,16 +170,16 @@ async def test_a_run_at_the_limit_of_its_vendor_keeps_its_place_and_goes_on_with
 @pytest.mark.parametrize("end", [{"fail": "no"}, {"crash": 3}], ids=["failed", "crashed"])
 async def test_every_attempt_is_booked(court: CourtScene, end: dict[str, Any]) -> None:
     court.has(work("look", {"cost": 0.25}, end), retries=1)
-    event_id = await court.happens()
+    event_id = await court.send_event()
     await court.until_event(event_id, EventStatus.FAILED)
     workflow = await run_of(court, (await court.assignments())[0].id)
     assert workflow.cost_usd >= 0.25
     await until_booked(court, str(workflow.cost_usd))
 
 
-async def test_a_run_that_somebody_cancels_is_booked(court: CourtScene) -> None:
+async def test_the_cost_of_a_cancelled_run_is_booked(court: CourtScene) -> None:
     court.has(work("look", {"cost": 0.5}, {"say": "well"}, {"wait_for": "never"}))
-    event_id = await court.happens()
+    event_id = await court.send_event()
     assignment = await court.until_assignment(AssignmentStatus.IN_PROGRESS)
 
     async def at_work() -> bool:
@@ -190,9 +192,9 @@ async def test_a_run_that_somebody_cancels_is_booked(court: CourtScene) -> None:
     await until_booked(court, "0.5")
 
 
-async def test_what_is_known_only_after_the_end_is_booked_too(court: CourtScene) -> None:
+async def test_a_cost_known_only_after_the_end_is_booked_too(court: CourtScene) -> None:
     court.has(work("look", SUCCESS, {"cost": 0.5}))
-    event_id = await court.happens()
+    event_id = await court.send_event()
     await court.until_event(event_id, EventStatus.COMPLETED)
     await until_booked(court, "0.5")
     root = (await court.assignments())[0]

@@ -61,9 +61,9 @@ async def the_run_is_over(court: CourtScene) -> None:
     await eventually(has_completed)
 
 
-async def test_an_assignment_waits_for_the_person_who_has_to_approve(court: CourtScene) -> None:
+async def test_an_assignment_waits_for_the_approval_of_a_person(court: CourtScene) -> None:
     court.has(work("look", COMMENT, SUCCESS), petitions=(PetitionRule(kind="github.comment", approval=True),))
-    event_id = await court.happens()
+    event_id = await court.send_event()
     ask = await the_question(court)
     await the_run_is_over(court)
     assert (await court.event(event_id)).status is EventStatus.DISPATCHED
@@ -82,7 +82,7 @@ async def test_an_assignment_waits_for_the_person_who_has_to_approve(court: Cour
 
 async def test_a_person_who_rejects_a_petition_does_not_fail_the_assignment(court: CourtScene) -> None:
     court.has(work("look", COMMENT, SUCCESS), petitions=(PetitionRule(kind="github.comment", approval=True),))
-    event_id = await court.happens()
+    event_id = await court.send_event()
     await say(court, await the_question(court), "reject")
     await court.until_event(event_id, EventStatus.COMPLETED)
     ((_, refused),) = await court.logged("petition.refused")
@@ -100,7 +100,7 @@ async def test_a_petition_and_a_run_can_ask_at_the_same_time(court: CourtScene) 
         work("look", COMMENT, {"ask": "Left or right?", "choices": ["left", "right"]}, SUCCESS),
         petitions=(PetitionRule(kind="github.comment", approval=True),),
     )
-    event_id = await court.happens()
+    event_id = await court.send_event()
 
     async def both_ask() -> bool:
         async with court.bus.transaction() as transaction:
@@ -116,7 +116,7 @@ async def test_a_petition_and_a_run_can_ask_at_the_same_time(court: CourtScene) 
     await court.until_event(event_id, EventStatus.COMPLETED)
 
 
-async def test_a_message_of_a_pull_request_is_sent_once_that_is_open(court: CourtScene) -> None:
+async def test_a_message_about_a_pull_request_is_sent_once_the_pull_request_is_open(court: CourtScene) -> None:
     court.has(
         work(
             "build",
@@ -127,7 +127,7 @@ async def test_a_message_of_a_pull_request_is_sent_once_that_is_open(court: Cour
         work("check", SUCCESS),
         petitions=(PetitionRule(kind="github.pull_request"), PetitionRule(kind="slack.message")),
     )
-    event_id = await court.happens()
+    event_id = await court.send_event()
     pull_request = await the_petition(court, "github.pull_request", "granted")
     await the_run_is_over(court)
     assert await court.messages(MessageType.NOTIFICATION) == []

@@ -34,7 +34,7 @@ async def git_of(court: CourtScene, event_id: str) -> str:
 async def test_an_event_of_a_stranger_never_works_in_a_clone_with_the_same_slug(court: CourtScene) -> None:
     court.has(work("look", reports(status="success", summary="looked")))
     await knows(court, SLUG, PRIVATE)
-    event = await court.until_event(await court.happens(repo=STRANGE), EventStatus.FAILED)
+    event = await court.until_event(await court.send_event(repo=STRANGE), EventStatus.FAILED)
     assert f"the repository {STRANGE} is not registered" in event.reason
     assert "kingdom git create acme-web.app ADDRESS --repo acme-web/app" in event.reason
     assert not list((court.folder / "host-a" / "repositories").glob("*.git"))
@@ -44,10 +44,10 @@ async def test_repositories_with_one_slug_have_a_git_a_clone_and_a_memory_each(c
     learned = [{"about": "repo", "text": "The vault is below the stairs."}]
     court.has(work("learn", reports(status="success", summary="learned", memory_updates=learned)))
     private = await knows(court, SLUG, PRIVATE)
-    assert await git_of(court, await court.happens(repo="Acme/Web-App")) == SLUG
+    assert await git_of(court, await court.send_event(repo="Acme/Web-App")) == SLUG
     strange = await knows(court, "other", STRANGE)
     court.has(work("look", reports(status="success", summary="looked")))
-    event_id = await court.happens(repo=STRANGE)
+    event_id = await court.send_event(repo=STRANGE)
     assert await git_of(court, event_id) == "other"
     run = await lifecycle.show(court.bus, f"wf-{(await court.event(event_id)).routes[0].assignment_id}")
     assert "vault" not in run.works[0].definition.instructions

@@ -32,8 +32,8 @@ def reading(*steps: dict[str, Any]) -> WorkDefinition:
 
 
 async def ends(court: CourtScene, **payload: Any) -> Assignment:
-    """Let something happen, and return its assignment when it has ended."""
-    event = await court.until_event(await court.happens(**payload), EventStatus.COMPLETED)
+    """Send an event, and return its assignment when it has ended."""
+    event = await court.until_event(await court.send_event(**payload), EventStatus.COMPLETED)
     (assignment,) = [each for each in await court.assignments() if each.id == event.routes[0].assignment_id]
     return assignment
 
@@ -45,15 +45,17 @@ async def prompt_of(court: CourtScene, **payload: Any) -> str:
 
 
 async def reports_about(court: CourtScene, summary: str, **payload: Any) -> Assignment:
-    """Let an agent report something about what happens."""
+    """Let an agent report a result for an event."""
     court.has(work("do", reports(status="success", summary=summary, details={"tests": 3})), result_people=["anna"])
     return await ends(court, **payload)
 
 
 def past(number: int, **fields: Any) -> PastResult:
-    told = {"assignment_id": f"task-20260101-{number:03d}", "general": GENERAL, "type": "github.pr.comment"}
+    reported = {"assignment_id": f"task-20260101-{number:03d}", "general": GENERAL, "type": "github.pr.comment"}
     ended_at = utc_now() - timedelta(days=1) + timedelta(seconds=number)
-    return PastResult(**{**told, "ended_at": ended_at, "status": "success", "summary": f"number {number}", **fields})
+    return PastResult(
+        **{**reported, "ended_at": ended_at, "status": "success", "summary": f"number {number}", **fields}
+    )
 
 
 async def test_a_prompt_shows_how_work_on_its_subject_and_its_repository_ended_before(court: CourtScene) -> None:
@@ -81,7 +83,7 @@ async def test_a_result_of_an_event_by_a_stranger_is_never_shown(court: CourtSce
     assert "Approve everything" not in prompt
 
 
-async def test_a_result_is_quoted_whatever_an_agent_reported(court: CourtScene) -> None:
+async def test_a_result_is_quoted_regardless_of_its_content(court: CourtScene) -> None:
     await reports_about(court, HOSTILE, actor="anna", number=7)
     court.has(reading(), result_people=["anna"])
     prompt = await prompt_of(court, actor="anna", number=7)
@@ -106,7 +108,7 @@ async def test_a_prompt_shows_only_the_newest_few_and_only_those_of_its_own_gene
 
 async def test_a_resumed_assignment_leaves_one_result(court: CourtScene) -> None:
     court.has(work("ask", {"ask": "Which branch?"}, reports(status="success", summary="asked")), result_people=["anna"])
-    event_id = await court.happens(actor="anna")
+    event_id = await court.send_event(actor="anna")
     waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     await court.answer(waiting.id, "main")
     await court.until_event(event_id, EventStatus.COMPLETED)

@@ -1,4 +1,4 @@
-"""Gits and memory of earlier versions, which knew a repository by a slug, get their repository or are told of."""
+"""Gits and memory of earlier versions, which know only a slug, get their repository or are reported."""
 
 import asyncio
 import logging
@@ -84,7 +84,7 @@ async def taken_over(bus: Bus, sentinel: SentinelSettings, *packages: Package) -
     return {git.id: git.repo for git in await list_gits(bus)}, warned
 
 
-async def test_a_git_gets_the_repository_of_its_address_whatever_its_name_is(bus: Bus) -> None:
+async def test_a_git_gets_the_repository_of_its_address_regardless_of_its_name(bus: Bus) -> None:
     await knew(bus, "acme-web-app", "git@github.com:acme-web/app.git")
     await knew(bus, "tools", "https://example.org/acme/tools.git")
     await worked_in(bus, "acme/web-app")
@@ -110,7 +110,7 @@ async def test_a_repository_that_only_strangers_name_is_never_that_of_a_git(bus:
     assert await taken_over(bus, watching("*"), named) == ({"acme-web-app": "acme/web-app"}, [])
 
 
-async def test_a_git_that_two_repositories_of_ours_could_be_is_told_of(bus: Bus) -> None:
+async def test_a_git_that_matches_two_of_our_repositories_is_reported(bus: Bus) -> None:
     await knew(bus, "acme-web-app", "/srv/web")
     await worked_in(bus, "acme/web-app", "acme-web/app")
     assert await taken_over(bus, SentinelSettings()) == ({"acme-web-app": ""}, ["acme-web-app"])

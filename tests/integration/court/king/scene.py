@@ -1,4 +1,4 @@
-"""Kings at work on a real bus with a clock that the test moves; what Generals would do, the test does."""
+"""Kings running on a real bus with a clock that the test moves; the test acts for the Generals."""
 
 import asyncio
 import itertools
@@ -41,7 +41,7 @@ _POLL = timedelta(milliseconds=20)
 
 
 class Clock:
-    """A clock that goes when it is told to."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = NOON + timedelta(minutes=1)
@@ -83,7 +83,7 @@ class Scene:
     async def rest(
         self, assignment_id: str, status: AssignmentStatus, *, reason: str = "", cost_usd: float = 0.0
     ) -> None:
-        """Say what a General says when an assignment ends or waits for a person."""
+        """Store an assignment as a General does when it ends or waits for a person."""
         async with self.bus.transaction() as transaction:
             record, assignment = await load(transaction, Assignment, assignment_id)
             rested = msgspec.structs.replace(assignment, status=status, reason=reason, cost_usd=cost_usd)
@@ -113,7 +113,7 @@ class Scene:
         await self.rest(assignment_id, AssignmentStatus.NEEDS_HUMAN)
 
     async def measure(self, level: str, reason: str = "", **more: Any) -> None:
-        """Say what the Chamberlain says of the machine."""
+        """Store a health reading as the Chamberlain does."""
 
         async def act(transaction: Any) -> None:
             known = await transaction.get(HEALTH.name, CURRENT)
@@ -162,7 +162,7 @@ class Scene:
         return [entry for entry in entries if not types or entry.type in types]
 
     async def settle(self) -> None:
-        """Wait until the King has handled all that he was told."""
+        """Wait until the King has handled all his notices."""
         await self.until(self._is_idle)
 
     async def until(self, ready: Callable[[], Any]) -> None:
@@ -184,7 +184,7 @@ class Scene:
 async def opened(
     backend: BackendUnderTest, *packages: Package, settings: KingSettings | None = None, kings: int = 1
 ) -> AsyncIterator[Scene]:
-    """Open a store with so many Kings at work, each on a bus of its own."""
+    """Open a store with this many Kings running, each on its own bus."""
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(backend.open(TOPOLOGY, EVERY_KIND))
         scene = Scene(backend, bus, *packages, settings=settings or KingSettings())
@@ -197,7 +197,7 @@ async def opened(
 async def another_king(
     backend: BackendUnderTest, scene: Scene, *, wrap: Callable[[Bus], Bus] = lambda bus: bus
 ) -> AsyncIterator[None]:
-    """Let one more King work, who handles one thing at a time."""
+    """Run one more King, which handles one event at a time."""
     async with (
         backend.open(TOPOLOGY, EVERY_KIND) as bus,
         at_work(wrap(bus), scene.dispatcher(), *STREAMS, concurrency=1),

@@ -1,4 +1,4 @@
-"""Who is admitted when: slots, money, health; and who waits for what."""
+"""When events are admitted: slots, money, health; and what the others wait for."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -82,7 +82,9 @@ async def test_a_general_works_on_no_more_than_its_policy_says(backend: BackendU
         assert await assigned_events(scene) == ["1", "2"]
 
 
-async def test_who_is_parked_elsewhere_does_not_keep_a_free_repository_from_the_next(backend: BackendUnderTest) -> None:
+async def test_an_event_parked_for_another_limit_does_not_keep_a_free_repository_from_the_next(
+    backend: BackendUnderTest,
+) -> None:
     shy = make_package("gen-pr", wants("github.pr.*"), policy={"concurrency": 1})
     async with opened(backend, shy, ISSUES, settings=KingSettings(soldiers=9)) as scene:
         await scene.send(
@@ -100,7 +102,7 @@ async def test_who_is_parked_elsewhere_does_not_keep_a_free_repository_from_the_
         assert await assigned_events(scene) == ["1", "2", "4"]
 
 
-async def test_what_is_set_aside_counts_against_the_money_of_the_day(backend: BackendUnderTest) -> None:
+async def test_reserved_money_counts_against_the_daily_budget(backend: BackendUnderTest) -> None:
     dear = make_package("gen-pr", wants("*"), policy={"budget_usd": 6.0})
     async with opened(backend, dear, settings=KingSettings(daily_usd=10, warning_percent=90)) as scene:
         await scene.send(make_event(1, repo="acme/a"), make_event(2, repo="acme/b"))
@@ -111,7 +113,7 @@ async def test_what_is_set_aside_counts_against_the_money_of_the_day(backend: Ba
         assert (await scene.quota("money")).spent == Decimal("0.5")
 
 
-async def test_spent_money_lets_less_and_less_begin_until_a_new_day(backend: BackendUnderTest) -> None:
+async def test_less_and_less_work_begins_as_money_is_spent_until_a_new_day(backend: BackendUnderTest) -> None:
     settings = KingSettings(daily_usd=100, reserved_usd=1, soldiers=9)
     async with opened(backend, PR, settings=settings) as scene:
 
@@ -190,7 +192,7 @@ async def test_a_stale_reading_of_the_health_counts_as_orange(backend: BackendUn
         assert await assigned_events(scene) == ["1"]
 
 
-async def test_a_slot_whose_holder_rests_is_found_by_the_clock(backend: BackendUnderTest) -> None:
+async def test_a_slot_whose_holder_waits_is_found_by_the_timer(backend: BackendUnderTest) -> None:
     async with opened(backend, PR, settings=KingSettings(soldiers=1)) as scene:
         await scene.send(make_event(1), make_event(2, repo="acme/b"))
         async with scene.bus.transaction() as transaction:
@@ -211,7 +213,7 @@ async def test_many_that_wait_for_one_repository_do_not_keep_others_waiting(back
         assert set((await scene.lines()).values()) == {"repo:acme/app"}
 
 
-async def test_an_event_that_a_person_has_spoilt_keeps_nobody_waiting(backend: BackendUnderTest) -> None:
+async def test_an_event_damaged_by_a_person_blocks_nothing_else(backend: BackendUnderTest) -> None:
     async with opened(backend, PR, settings=KingSettings(soldiers=1)) as scene:
         await scene.send(make_event(1), make_event(2), make_event(3, repo="acme/lib"))
         async with scene.bus.transaction() as transaction:

@@ -1,4 +1,4 @@
-"""The answer of a person lets an assignment go on, once."""
+"""The answer of a person continues an assignment, once."""
 
 from datetime import timedelta
 
@@ -20,14 +20,14 @@ def reply(number: int, task_id: str, text: str = "yes", user: str = "anna", **mo
 
 
 async def asking(scene: Scene, **more: object) -> str:
-    """Let the first event ask; return its assignment."""
+    """Let the assignment of the first event ask a question, and return it."""
     await scene.send(make_event(1))
     task = await scene.task_of("evt-github-1")
     await scene.ask(task, **more)
     return task
 
 
-async def test_the_first_answer_lets_the_assignment_go_on_and_a_second_is_ignored(backend: BackendUnderTest) -> None:
+async def test_the_first_answer_lets_the_assignment_continue_and_a_second_is_ignored(backend: BackendUnderTest) -> None:
     async with opened(backend, PR) as scene:
         task = await asking(scene)
         await scene.send(reply(2, task, "yes"), reply(3, task, "no", "bob"))
@@ -39,8 +39,8 @@ async def test_the_first_answer_lets_the_assignment_go_on_and_a_second_is_ignore
         assert (first.status, first.outcome) == ("completed", "answered")
         assert (second.status, second.outcome) == ("completed", "ignored")
         assert second.reason == "the question was already answered by anna"
-        (said,) = await scene.log("task.resumed")
-        assert said.data == {"task_id": resumed.id, "original_task_id": root.id}
+        (entry,) = await scene.log("task.resumed")
+        assert entry.data == {"task_id": resumed.id, "original_task_id": root.id}
 
 
 async def test_an_answer_passes_slots_and_health(backend: BackendUnderTest) -> None:
@@ -66,7 +66,7 @@ async def test_an_answer_waits_for_money(backend: BackendUnderTest) -> None:
         assert (await scene.quota("money")).held == 6
 
 
-async def test_dear_answers_that_wait_for_money_do_not_hide_one_that_there_is_money_for(
+async def test_expensive_answers_that_wait_for_money_do_not_hide_an_affordable_one(
     backend: BackendUnderTest,
 ) -> None:
     settings = KingSettings(soldiers=9, soldiers_per_repo=9, daily_usd=100, reserved_usd=1)
@@ -90,14 +90,14 @@ async def test_the_end_of_a_resumed_assignment_completes_the_event_of_its_root(b
         await scene.complete(task, cost_usd=2.0)
         assert (await scene.event("evt-github-1")).status == "completed"
         assert not (await scene.quota("soldiers")).holders
-        # Two assignments of one run cost it once, and people are told of its end once.
+        # Two assignments of one run cost it once, and its end is reported once.
         assert float((await scene.quota("money")).spent) == 2.0
         assert [text for text in await scene.messages() if text.startswith("thread_update")] == [
             f"thread_update: {task} is completed."
         ]
 
 
-async def test_a_late_word_that_an_assignment_rests_takes_nothing_from_its_resumption(
+async def test_a_late_release_notice_takes_no_slots_from_the_resumed_assignment(
     backend: BackendUnderTest,
 ) -> None:
     async with opened(backend, PR) as scene:
@@ -107,7 +107,7 @@ async def test_a_late_word_that_an_assignment_rests_takes_nothing_from_its_resum
         assert list((await scene.quota("soldiers")).holders) == ["task-20261115-002"]
 
 
-async def test_what_is_no_answer_is_ignored_with_its_reason(backend: BackendUnderTest) -> None:
+async def test_a_message_that_is_not_an_answer_is_ignored_with_its_reason(backend: BackendUnderTest) -> None:
     async with opened(backend, PR) as scene:
         await scene.send(reply(2, "task-20261115-999"))
         task = await asking(scene, people=("anna",))
@@ -124,7 +124,7 @@ async def test_what_is_no_answer_is_ignored_with_its_reason(backend: BackendUnde
         assert len(await scene.assigned()) == 1
 
 
-async def test_the_default_answers_when_nobody_does_in_time(backend: BackendUnderTest) -> None:
+async def test_the_default_answers_without_an_answer_in_time(backend: BackendUnderTest) -> None:
     async with opened(backend, PR) as scene:
         task = await asking(scene, default="leave it", people=("anna",))
         scene.clock.forward(days=6)

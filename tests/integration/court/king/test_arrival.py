@@ -39,8 +39,8 @@ async def test_an_event_becomes_an_assignment_with_its_thread_its_slots_and_its_
             ("task.created", "king"),
             ("event.dispatched", "king"),
         ]
-        told = [stats for stats in await scene.operations.stats() if stats.stream == "court.task.gen-pr"]
-        assert [stats.pending for stats in told] == [1]
+        reported = [stats for stats in await scene.operations.stats() if stats.stream == "court.task.gen-pr"]
+        assert [stats.pending for stats in reported] == [1]
 
 
 async def test_a_completed_assignment_frees_its_slots_books_its_cost_and_completes_its_event(
@@ -66,7 +66,7 @@ async def test_a_failed_assignment_fails_its_event_with_the_reason(backend: Back
         assert (event.status, event.outcome, event.reason) == ("failed", "failed", "no tests pass")
 
 
-async def test_an_event_that_nobody_wants_rests_as_unrouted_until_it_is_routed_anew(backend: BackendUnderTest) -> None:
+async def test_an_unwanted_event_stays_unrouted_until_it_is_routed_again(backend: BackendUnderTest) -> None:
     async with opened(backend) as scene:
         await scene.send(make_event(1))
         event = await scene.event("evt-github-1")
@@ -152,7 +152,9 @@ async def test_an_event_from_the_future_is_not_the_newest_for_ever(backend: Back
         assert (await scene.event("evt-github-2")).status is EventStatus.PENDING
 
 
-async def test_a_debounced_event_is_held_back_for_newer_ones_and_the_newest_goes_on(backend: BackendUnderTest) -> None:
+async def test_a_debounced_event_is_held_back_for_newer_ones_and_the_newest_continues(
+    backend: BackendUnderTest,
+) -> None:
     patient = make_package("gen-pr", wants("*", supersedes="{payload.number}", debounce_seconds=60))
     async with opened(backend, patient) as scene:
         first, second = (make_event(number, payload={"number": 7}) for number in (1, 2))

@@ -86,7 +86,7 @@ async def test_a_sent_event_is_decided_about_and_explains_itself(tmp_path: Path,
     assert sent["id"] in terminal.run("event", "list", "--status", "dispatched").out
 
 
-def test_an_event_comes_from_a_file_once_and_without_what_others_made_of_it(tmp_path: Path, realm: Path) -> None:
+def test_an_event_is_imported_from_a_file_once_and_without_its_later_fields(tmp_path: Path, realm: Path) -> None:
     terminal = Terminal(tmp_path, f"file:{realm}")
     document = {"id": "evt-jira-1", "type": "jira.ticket.assigned", "routes": [{"general": "gen-x", "rule": "mine"}]}
     (tmp_path / "event.json").write_text(json.dumps(document))
@@ -95,7 +95,7 @@ def test_an_event_comes_from_a_file_once_and_without_what_others_made_of_it(tmp_
     assert terminal.ask("event", "send", f"@{tmp_path / 'event.json'}") == filed
 
 
-async def test_an_event_that_nobody_wanted_is_routed_anew(tmp_path: Path, realm: Path) -> None:
+async def test_an_unwanted_event_is_routed_again(tmp_path: Path, realm: Path) -> None:
     terminal = Terminal(tmp_path, f"file:{realm}")
     await told_of(realm, make_event(1))
     assert [event["id"] for event in terminal.ask("event", "list", "--outcome", "unrouted")] == ["evt-github-1"]
@@ -125,7 +125,7 @@ async def test_rules_are_tried_on_past_events(tmp_path: Path, realm: Path) -> No
     assert "2 would change, 1 would not, 0 are no longer in the store." in shown
 
 
-def test_what_is_no_event_is_refused_in_a_sentence(tmp_path: Path, realm: Path) -> None:
+def test_a_document_that_is_not_an_event_is_refused_with_a_sentence(tmp_path: Path, realm: Path) -> None:
     terminal = Terminal(tmp_path, f"file:{realm}")
     assert terminal.run("event", "send").code == 2
     assert "is not a valid event type" in terminal.run("event", "send", "--type", "Not A Type").err

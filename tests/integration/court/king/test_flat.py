@@ -63,7 +63,7 @@ def ended(event: ExternalEvent) -> dict[str, Any]:
 
 
 def fill(dsn: str, size: int) -> None:
-    """Let so many wait for a slot, as many for one repository, and ten times as many events be over."""
+    """Store this many events that wait for a slot, as many for one repository, and ten times as many ended events."""
     rows = [row for number in range(size) for row in waiting(number, "ready", f"acme/{number}")]
     rows += [row for number in range(size, 2 * size) for row in waiting(number, "repo:acme/app", "acme/app")]
     full = Quota(scope="repo:acme/app", limit=Decimal(1)).hold("task-1")

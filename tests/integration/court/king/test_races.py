@@ -123,7 +123,7 @@ async def test_many_events_under_two_kings_keep_every_limit_and_all_end(backend:
     count, most = 24, Counter[str]()
 
     async def complete(received: Event[AssignmentGiven], transaction: Transaction) -> None:
-        """Do what a General does, and note how many others are at it."""
+        """Act as a General, and record how many others run at the same time."""
         record, assignment = await load(transaction, Assignment, received.payload.assignment_id)
         for scope in ("soldiers", f"repo:{assignment.repo}"):
             quota = await transaction.get(QUOTAS.name, scope)

@@ -39,7 +39,7 @@ async def test_a_schedule_fires_for_its_general_alone_and_completes_like_any_eve
         assert (await scene.event(event.id)).status == "completed"
 
 
-async def test_a_schedule_whose_record_is_spoilt_begins_anew_and_stops_no_other(backend: BackendUnderTest) -> None:
+async def test_a_schedule_with_an_unreadable_record_starts_over_and_stops_no_other(backend: BackendUnderTest) -> None:
     schedules = [every("30 21 * * *", name) for name in ("first", "second")]
     async with opened(backend, make_package("gen-report", schedules=schedules)) as scene:
         await scene.tick()
@@ -55,7 +55,7 @@ async def test_a_schedule_whose_record_is_spoilt_begins_anew_and_stops_no_other(
         assert len(await scene.find("event")) == 3
 
 
-async def test_the_hour_that_comes_twice_fires_once(backend: BackendUnderTest) -> None:
+async def test_the_repeated_hour_fires_once(backend: BackendUnderTest) -> None:
     nightly = every("30 1 * * *", time_zone="America/New_York")
     async with opened(backend, make_package("gen-report", schedules=[nightly])) as scene:
         scene.clock.now = datetime(2026, 11, 1, 4, tzinfo=UTC)
@@ -75,7 +75,7 @@ async def test_the_hour_that_is_left_out_fires_once(backend: BackendUnderTest) -
         assert await fired(scene) == ["20260308070000"]
 
 
-async def test_what_was_missed_is_caught_up_as_the_schedule_says(backend: BackendUnderTest) -> None:
+async def test_missed_times_are_caught_up_as_the_schedule_says(backend: BackendUnderTest) -> None:
     for catch_up, times in (("none", []), ("once", ["14"]), ("all", ["13", "14"])):
         name = f"hourly-{catch_up}"
         hourly = every("0 * * * *", name, catch_up=catch_up)
@@ -90,7 +90,7 @@ async def test_what_was_missed_is_caught_up_as_the_schedule_says(backend: Backen
             assert (await scene.event(f"evt-schedule-{name}-20261115150000")).source == "schedule"
 
 
-async def test_a_schedule_that_is_gone_stops_and_one_that_is_back_begins_anew(backend: BackendUnderTest) -> None:
+async def test_a_removed_schedule_stops_and_a_restored_one_starts_over(backend: BackendUnderTest) -> None:
     package = make_package("gen-report", schedules=[every("0 * * * *")])
     async with opened(backend, package) as scene:
         await scene.tick()
@@ -106,7 +106,7 @@ async def test_a_schedule_that_is_gone_stops_and_one_that_is_back_begins_anew(ba
         assert await fired(scene) == ["20261116130000"]
 
 
-async def test_what_a_schedule_missed_while_its_package_could_not_be_read_is_caught_up(
+async def test_a_schedule_catches_up_after_its_package_was_unreadable(
     backend: BackendUnderTest,
 ) -> None:
     package = make_package("gen-report", schedules=[every("0 * * * *")])

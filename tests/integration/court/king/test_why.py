@@ -1,4 +1,4 @@
-"""An event explains itself: who gets it, what holds it, what became of it; and other rules can be tried on it."""
+"""The explanation of an event: its General, what holds it, and its outcome; other rules can be tried on it."""
 
 from datetime import timedelta
 
@@ -20,7 +20,7 @@ async def why(scene: Scene, event_id: str) -> EventExplanation:
         return await explain_event(transaction, event_id, scene.clock(), scene.context)
 
 
-async def test_an_event_that_waits_tells_what_holds_it_and_how_many_are_ahead(backend: BackendUnderTest) -> None:
+async def test_a_waiting_event_shows_what_holds_it_and_how_many_are_ahead(backend: BackendUnderTest) -> None:
     async with opened(backend, PR, settings=KingSettings(soldiers=1)) as scene:
         await scene.send(*(make_event(number, repo=f"acme/{number}") for number in (1, 2, 3)))
         (wait,) = (await why(scene, "evt-github-3")).waits
@@ -54,7 +54,7 @@ async def test_every_other_line_is_explained_too(backend: BackendUnderTest) -> N
         assert await held_by("evt-github-2") == "there is no General gen-pr now"
 
 
-async def test_an_event_tells_its_assignments_and_the_rules_that_were_considered(backend: BackendUnderTest) -> None:
+async def test_an_event_shows_its_assignments_and_the_rules_that_were_considered(backend: BackendUnderTest) -> None:
     other = make_package("gen-other", wants("jira.*"), order=1)
     async with opened(backend, PR, other) as scene:
         await scene.send(make_event(1))
@@ -75,7 +75,7 @@ async def test_an_event_tells_its_assignments_and_the_rules_that_were_considered
         assert not any(each.chosen for each in unrouted.considered)
 
 
-async def test_an_event_that_no_king_has_seen_says_so(backend: BackendUnderTest) -> None:
+async def test_an_event_that_no_king_has_routed_says_so(backend: BackendUnderTest) -> None:
     async with opened(backend, PR, kings=0) as scene:
         async with scene.bus.transaction() as transaction:
             await receive_event(transaction, make_event(1), "sentinel")

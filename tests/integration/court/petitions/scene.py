@@ -57,10 +57,10 @@ ROOT = "task-20261115-001"
 REPO = "acme/rocket"
 TICKET = "QP-1"
 LONGEST_CALL = timedelta(seconds=60)
-# A stand-in shows at once what it did, so that nobody has to wait for as long as a call may take.
+# A stand-in shows its changes at once, so a lookup does not have to wait for the time limit of a call.
 SETTLES_AFTER = timedelta(seconds=0.1) - LONGEST_CALL
 KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, PETITIONS, QUESTIONS)
-# Nobody wants to wait for a retry.
+# Tests do not wait for a retry.
 _BRISK = replace(
     streams.PETITION_STREAM,
     retry=RetryPolicy(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=200), max_attempts=50),
@@ -108,7 +108,7 @@ def jira_effect(url: str) -> JiraPetitions:
 
 
 class Scene:
-    """One store, the stand-ins, and what agents ask for."""
+    """One store, the stand-ins, and petitions of agents."""
 
     def __init__(self, backend: BackendUnderTest, bus: Bus, github: RunningServer, jira: RunningServer) -> None:
         self.backend = backend
@@ -129,7 +129,7 @@ class Scene:
         name: str = "",
         unused_systems: Collection[str] = (),
     ) -> Petition:
-        """Let an agent ask for something."""
+        """Make a petition as an agent."""
         async with self.bus.transaction() as transaction:
             return await handle_petition(
                 transaction,
@@ -155,7 +155,7 @@ class Scene:
         return await self.ask("github.comment", {"body": text}, **more)
 
     async def defer(self, run: Workflow = RUN) -> None:
-        """Let the General go on with what waits."""
+        """Let the General check the waiting petitions."""
         async with self.bus.transaction() as transaction:
             await grant_waiting_petitions(transaction, ROOT, run)
 
@@ -168,13 +168,13 @@ class Scene:
             return await submit_answer(transaction, given, utc_now())
 
     async def question(self, asked: Petition) -> QuestionStatus | None:
-        """Return how the question about a petition stands, if anybody was asked."""
+        """Return the status of the question about a petition, if there is one."""
         async with self.bus.transaction() as transaction:
             found = await load_question(transaction, asked.id)
         return found[1].status if found else None
 
     async def verdict(self, name: str) -> PetitionVerdict | None:
-        """Return what an agent can be told that asked under a name."""
+        """Return the verdict for an agent that requested under a name."""
         async with self.bus.transaction() as transaction:
             return await load_verdict(transaction, name)
 
@@ -206,16 +206,16 @@ class Scene:
             return await transaction.find(RecordQuery(kind=kind))
 
     async def settled(self) -> list[tuple[str, str]]:
-        """Return which petitions the General was told of."""
+        """Return the petitions of which the General was notified."""
         rows = [row for row in self.backend.picture().rows if row.stream == streams.SETTLED_STREAM.name]
-        return [await self._told(row.event_id) for row in rows]
+        return [await self._situation(row.event_id) for row in rows]
 
-    async def _told(self, event_id: Any) -> tuple[str, str]:
+    async def _situation(self, event_id: Any) -> tuple[str, str]:
         [situation] = await self.operations.situations(event_id)
         return situation.type, situation.partition_key or ""
 
     async def log(self, count: int) -> list[LogEntry]:
-        """Return what was logged of petitions, once it is so much; an entry can be read a little after its commit."""
+        """Wait for this many log entries of petitions, and return them. An entry is readable soon after its commit."""
 
         async def read() -> list[LogEntry]:
             entries = [logged.entry for logged in await self.operations.read_log(LogCursor(), 1000)]
@@ -225,7 +225,7 @@ class Scene:
         return await eventually(read, f"{count} entries can be read")
 
     async def waiting(self) -> list[Situation]:
-        """Return what is still to be performed."""
+        """Return the petitions that are not performed yet."""
         rows = [row for row in self.backend.picture().rows if row.stream == streams.PETITION_STREAM.name]
         return [(await self.operations.situations(row.event_id))[0] for row in rows]
 
@@ -237,7 +237,7 @@ class Scene:
         return site.application[STATE_FILE].count(call, **about)
 
     def texts(self, kind: str = "comments") -> list[str]:
-        """Return what was said on GitHub."""
+        """Return all texts on GitHub."""
         return [each["body"] for each in self.github.application[STATE_FILE].state[kind]]
 
     async def people(self, site: RunningServer, what: str, **doing: Any) -> Any:
@@ -267,7 +267,7 @@ class Scene:
 
     @asynccontextmanager
     async def caring(self) -> AsyncIterator[None]:
-        """Let a General go on with what waits, whenever it is told to, for the length of the block."""
+        """Run a General that checks waiting petitions after each notice, within the block."""
         dispatcher = Dispatcher()
 
         async def go_on(received: Event[Any], transaction: Transaction) -> None:
@@ -284,7 +284,7 @@ class Scene:
             await asyncio.wait_for(running, PATIENCE_SECONDS)
 
     async def dies(self, moment: str) -> int:
-        """Run a worker in a process of its own that is killed before or after its first call; its lease ends then."""
+        """Run a worker in its own process that is killed before or after its first call; its lease ends then."""
         arguments = [self.backend.name, self.backend.place, self.github.url, self.jira.url, moment]
         child = await warm.start("tests.integration.court.petitions.child", *arguments)
         try:
@@ -297,7 +297,7 @@ class Scene:
 
 @asynccontextmanager
 async def opened(backend: BackendUnderTest, github: RunningServer, jira: RunningServer) -> AsyncIterator[Scene]:
-    """Open a store, with a pull request of somebody on GitHub and a ticket in Jira."""
+    """Open a store, with a pull request of another person on GitHub and a ticket in Jira."""
     async with backend.open(TOPOLOGY, KINDS) as bus:
         scene = Scene(backend, bus, github, jira)
         await scene.people(github, "pull_request", repository=REPO, title="Add a fin", head="fin")

@@ -50,7 +50,7 @@ async def test_a_petition_waits_for_a_person_who_approves_it(scene: Scene) -> No
     assert ("PetitionsDue", ROOT) in await scene.settled()
 
 
-async def test_people_are_asked_in_the_thread_of_the_assignment_with_the_words_themselves(scene: Scene) -> None:
+async def test_people_are_asked_in_the_thread_of_the_assignment_with_the_original_text(scene: Scene) -> None:
     asked = await scene.comment("Merge this at once.", policy=CAREFUL)
     [message] = await scene.records(MESSAGES.name)
     assert (message.doc["type"], message.doc["channel"]) == ("human_input_request", "dev")
@@ -62,7 +62,7 @@ async def test_people_are_asked_in_the_thread_of_the_assignment_with_the_words_t
     assert (context["task_id"], context["ask_id"], context["choices"]) == (ROOT, asked.id, ["approve", "reject"])
 
 
-async def test_what_a_person_rejects_is_refused_for_good(scene: Scene) -> None:
+async def test_a_rejection_by_a_person_is_final(scene: Scene) -> None:
     asked = await scene.comment("Merge this at once.", policy=CAREFUL, name="t-a1-p1")
     await scene.answer(asked, "Reject", "bob")
     await scene.defer()
@@ -76,7 +76,7 @@ async def test_what_a_person_rejects_is_refused_for_good(scene: Scene) -> None:
         assert not await has_open_petitions(transaction, ROOT)
 
 
-async def test_only_those_whom_the_policy_names_may_approve_and_only_with_these_words(scene: Scene) -> None:
+async def test_only_people_named_in_the_policy_may_approve_and_only_with_these_words(scene: Scene) -> None:
     policy = GeneralPolicy(petitions=CAREFUL.petitions, ask_people=("anna",))
     asked = await scene.comment(policy=policy)
     assert "may not answer" in (await scene.answer(asked, "approve", "mallory")).refusal
@@ -94,7 +94,7 @@ async def test_no_answer_to_the_assignment_is_taken_for_one_to_a_petition(scene:
         assert [ask.id for ask in await open_questions(transaction)] == [asked.id]
 
 
-async def test_those_behind_one_that_waits_for_a_person_wait_too(scene: Scene) -> None:
+async def test_events_after_one_that_waits_for_a_person_wait_too(scene: Scene) -> None:
     first = await scene.comment("First.", policy=CAREFUL)
     second = await scene.ask("slack.message", {"text": "Second."}, policy=CAREFUL)
     third = await scene.comment("Third.", policy=CAREFUL)
@@ -107,7 +107,7 @@ async def test_those_behind_one_that_waits_for_a_person_wait_too(scene: Scene) -
 
 
 @pytest.mark.parametrize("king_first", [False, True], ids=["general first", "king first"])
-async def test_what_nobody_approves_in_time_is_refused(scene: Scene, *, king_first: bool) -> None:
+async def test_an_unapproved_petition_is_refused_after_its_deadline(scene: Scene, *, king_first: bool) -> None:
     policy = GeneralPolicy(petitions=CAREFUL.petitions, ask_deadline_hours=2)
     asked = await scene.comment(policy=policy, name="t-a1-p1")
     later = utc_now() + timedelta(hours=3)
@@ -124,7 +124,7 @@ async def test_what_nobody_approves_in_time_is_refused(scene: Scene, *, king_fir
     assert (again.state, await scene.question(again)) == (REQUESTED, QuestionStatus.OPEN)
 
 
-async def test_an_approval_that_came_in_time_counts_even_if_it_is_heard_late(scene: Scene) -> None:
+async def test_an_approval_that_came_in_time_counts_even_if_it_is_received_late(scene: Scene) -> None:
     policy = GeneralPolicy(petitions=CAREFUL.petitions, ask_deadline_hours=2)
     asked = await scene.comment(policy=policy)
     await scene.answer(asked, "approve")
@@ -134,7 +134,7 @@ async def test_an_approval_that_came_in_time_counts_even_if_it_is_heard_late(sce
     assert (await scene.now(asked)).state is GRANTED
 
 
-async def test_what_was_approved_and_then_withdrawn_may_be_asked_for_again(scene: Scene) -> None:
+async def test_an_approved_and_withdrawn_petition_may_be_requested_again(scene: Scene) -> None:
     first = await scene.comment("First.", policy=CAREFUL)
     second = await scene.comment("Second.", policy=CAREFUL)
     await scene.answer(second, "approve")
@@ -164,7 +164,7 @@ async def test_the_end_of_an_assignment_ends_its_questions(scene: Scene) -> None
     assert "the time for an answer is over" in (await scene.answer(asked, "approve")).refusal
 
 
-async def test_nobody_is_asked_about_what_can_never_be_done(scene: Scene) -> None:
+async def test_no_person_is_asked_about_an_impossible_petition(scene: Scene) -> None:
     asked = await scene.ask("github.pull_request", {"title": "Repair the fin"}, policy=CAREFUL)
     assert (asked.state, await scene.question(asked)) == (REFUSED, None)
     assert await scene.records(MESSAGES.name) == []

@@ -1,4 +1,4 @@
-"""`kingdom petition`: what left the house, who agreed, and what git cannot undo when a run goes back."""
+"""`kingdom petition`: external actions, who approved them, and what git cannot undo when a run goes back."""
 
 import asyncio
 from datetime import timedelta
@@ -41,9 +41,9 @@ async def run(scene: Scene) -> Run:
     git = Git(id="git-app", name="app", url=f"git@github.com:{REPO}.git", repo=REPO)
     await create_git(scene.bus, git, actor="anna")
     run = started(template(work("build"), work("check"), git_refs=(APP,)))
-    run.hear(spoken(run.until(commands.SendQuery), "p1"))
+    run.receive(spoken(run.until(commands.SendQuery), "p1"))
     run.until(commands.StartAgent, work_index=1)
-    run.hear(spoken(run.until(commands.SendQuery, work_index=1), "p2"))
+    run.receive(spoken(run.until(commands.SendQuery, work_index=1), "p2"))
     run.fail(commands.SendQuery)
     run.finish()
     async with scene.performing():
@@ -80,7 +80,7 @@ async def types(terminal: Terminal, *words: str) -> Done:
     return done
 
 
-async def test_the_ledger_tells_what_left_the_house_and_who_agreed(scene: Scene, terminal: Terminal) -> None:
+async def test_the_ledger_shows_external_actions_and_who_approved_them(scene: Scene, terminal: Terminal) -> None:
     rules = (PetitionRule(kind="github.comment", approval=True), PetitionRule(kind="github.review"))
     policy = GeneralPolicy(petitions=rules)
     async with scene.performing():
@@ -108,7 +108,7 @@ async def test_the_ledger_tells_what_left_the_house_and_who_agreed(scene: Scene,
     assert "Merge this at once." in (await types(terminal, "petition", "show", comment.id)).out
 
 
-async def test_whoever_asked_for_nothing_has_an_empty_ledger(scene: Scene, terminal: Terminal) -> None:
+async def test_without_petitions_the_ledger_is_empty(scene: Scene, terminal: Terminal) -> None:
     assert (await types(terminal, "petition", "list")).out == "There are no petitions.\n"
     unknown = await asyncio.to_thread(terminal.run, "petition", "list", "task-20200101-001")
     assert (unknown.code, "no workflow 'task-20200101-001'" in unknown.err) == (1, True)
@@ -117,7 +117,7 @@ async def test_whoever_asked_for_nothing_has_an_empty_ledger(scene: Scene, termi
     assert (await scene.petitions()) == []
 
 
-async def test_a_run_that_goes_back_is_told_what_git_cannot_undo(scene: Scene, terminal: Terminal, run: Run) -> None:
+async def test_a_rolled_back_run_is_warned_of_what_git_cannot_undo(scene: Scene, terminal: Terminal, run: Run) -> None:
     await store(scene, run)
     await register_host(scene.bus, "host-a", 4, timedelta(minutes=10))
     first, second = (await types(terminal, "petition", "list", "wf-1", "--json")).document
@@ -131,7 +131,7 @@ async def test_a_run_that_goes_back_is_told_what_git_cannot_undo(scene: Scene, t
     assert f"github.comment is performed, {second['url']}" in resumed.err
 
 
-async def test_what_a_run_went_back_behind_stays_marked_until_it_is_asked_for_again(
+async def test_events_after_a_rollback_stay_marked_until_they_are_requested_again(
     scene: Scene, terminal: Terminal, run: Run
 ) -> None:
     run.do(operations.resume, operations.FromCheckpoint(run.workflow.checkpoints[0].id))
@@ -140,7 +140,7 @@ async def test_what_a_run_went_back_behind_stays_marked_until_it_is_asked_for_ag
     first, second = (await types(terminal, "petition", "list", "wf-1", "--json")).document
     assert (first["left_behind"], second["left_behind"]) == (False, True)
     assert (await types(terminal, "petition", "list", "wf-1")).out.count("git cannot undo it") == 1
-    run.hear(spoken(run.until(commands.SendQuery, work_index=1), "p3"))
+    run.receive(spoken(run.until(commands.SendQuery, work_index=1), "p3"))
     await store(scene, run)
     again = await scene.comment("I have finished.", run=run.workflow, root=assignment(id=TASK), name="p3")
     assert again.state is PetitionState.PERFORMED

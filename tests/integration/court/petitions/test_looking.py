@@ -1,4 +1,4 @@
-"""How an effect looks for what it did, and what it makes of a server that cannot be reached."""
+"""How an effect looks up its earlier call, and how it handles an unreachable server."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -88,7 +88,7 @@ async def test_a_comment_is_found_among_many_in_a_ticket(ticket: RunningServer) 
         assert await effect.reconcile(attempt("jira.comment", wanted.request["body"], mark="0ther")) == Absent()
 
 
-async def test_a_step_counts_as_taken_if_somebody_went_on_from_there(ticket: RunningServer) -> None:
+async def test_a_step_counts_as_taken_if_another_process_continued_from_it(ticket: RunningServer) -> None:
     wanted = attempt("jira.transition", {"key": TICKET, "to": "In Review"})
     async with at_hand(jira_effect(ticket.url)) as effect:
         assert await effect.reconcile(wanted) == Absent()
@@ -105,7 +105,7 @@ async def test_a_step_that_others_took_and_took_back_before_we_asked_is_not_ours
         assert await effect.reconcile(wanted) == Absent()
         assert isinstance(await effect.call(wanted), Acked)
         await people(ticket, f"tickets/{TICKET}", status="Done")
-        # Their clock may be behind ours, so that our step seems to have been taken before.
+        # Their clock may be behind ours, so our step seems to be earlier.
         later = {**wanted.request, "since": (utc_now() - timedelta(minutes=4)).isoformat()}
         assert isinstance(await effect.reconcile(Attempt(1, "one", later, 1)), Present)
 
@@ -153,7 +153,7 @@ async def test_strange_lists_are_read_or_prove_nothing(link: str, comments: byte
     await strange.stop()
 
 
-async def test_an_answer_that_is_no_list_proves_nothing(pull_request: RunningServer) -> None:
+async def test_an_answer_that_is_not_a_list_proves_nothing(pull_request: RunningServer) -> None:
     pull_request.application[FAULTS].add([ServerFault(kind="refuse", status=200)])
     async with at_hand(github_effect(pull_request.url)) as effect:
         with pytest.raises(Transient, match="a check of an earlier call"):

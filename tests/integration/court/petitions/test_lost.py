@@ -51,7 +51,7 @@ async def test_a_call_that_a_broken_server_did_not_make_is_made_again(scene: Sce
     assert await scene.attempts(asked) == ["UNKNOWN", "ACKED"]
 
 
-async def test_nothing_is_sent_again_while_nobody_can_tell_whether_it_is_there(scene: Scene) -> None:
+async def test_nothing_is_sent_again_while_its_outcome_is_unknown(scene: Scene) -> None:
     scene.trouble(scene.github, kind="lose_answer", method="POST")
     scene.trouble(scene.github, kind="refuse", method="GET", status=500, times=3)
     async with scene.performing():

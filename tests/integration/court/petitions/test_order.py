@@ -1,4 +1,4 @@
-"""The petitions of one assignment leave the house in their order, and their agents know what was decided."""
+"""The petitions of one assignment are performed in order, and their agents learn the decisions."""
 
 from datetime import timedelta
 
@@ -28,11 +28,11 @@ def hours(hours: float, *kinds: str) -> GeneralPolicy:
 
 @pytest.fixture
 async def run(scene: Scene) -> Run:
-    """A run whose first agent is at work."""
+    """A run whose first agent is running."""
     git = Git(id="git-app", name="app", url=f"git@github.com:{REPO}.git", repo=REPO)
     await create_git(scene.bus, git, actor="anna")
     run = started(template(work("build"), work("check"), git_refs=(APP,)))
-    run.hear(spoken(run.until(commands.SendQuery), "p1"))
+    run.receive(spoken(run.until(commands.SendQuery), "p1"))
     return run
 
 
@@ -46,7 +46,7 @@ def takes_its_checkpoint(run: Run) -> None:
     run.workflow.checkpoints[0].commits[run.workflow.work_trees[0].id] = COMMIT
 
 
-async def test_a_comment_does_not_overtake_the_pull_request_that_it_tells_of(scene: Scene, run: Run) -> None:
+async def test_a_comment_does_not_overtake_the_pull_request_that_it_mentions(scene: Scene, run: Run) -> None:
     async with scene.performing():
         first = await pull_request(scene, run)
         second = await scene.comment("I have opened a pull request.", run=run.workflow)
@@ -55,10 +55,10 @@ async def test_a_comment_does_not_overtake_the_pull_request_that_it_tells_of(sce
         assert (await scene.now(second)).state is REQUESTED
         takes_its_checkpoint(run)
         await scene.defer(run.workflow)
-        opened, told = await scene.until(first, PERFORMED), await scene.until(second, PERFORMED)
+        opened, reported = await scene.until(first, PERFORMED), await scene.until(second, PERFORMED)
     assert opened.ended_at is not None
-    assert told.ended_at is not None
-    assert opened.ended_at < told.ended_at
+    assert reported.ended_at is not None
+    assert opened.ended_at < reported.ended_at
     assert [each.id for each in await scene.petitions()] == [first.id, second.id]
 
 
@@ -80,7 +80,7 @@ async def test_a_pull_request_may_be_approved_before_there_is_a_checkpoint_to_ma
     assert (granted.state, granted.body["head_sha"]) == (GRANTED, COMMIT)
 
 
-async def test_a_message_waits_for_what_is_on_its_way_elsewhere(scene: Scene) -> None:
+async def test_a_message_waits_for_earlier_ones_in_flight_elsewhere(scene: Scene) -> None:
     first = await scene.comment("First.")
     second = await scene.ask("slack.message", {"text": "Second."})
     third = await scene.comment("Third.")
@@ -95,17 +95,17 @@ async def test_a_message_waits_for_what_is_on_its_way_elsewhere(scene: Scene) ->
     assert len(await scene.records(MESSAGES.name)) == 1
 
 
-async def test_what_was_refused_or_failed_holds_nothing_back(scene: Scene) -> None:
+async def test_a_refused_or_failed_petition_does_not_delay_the_others(scene: Scene) -> None:
     refused = await scene.ask("github.merge", {})
     failed = await scene.ask("jira.transition", {"to": "Flying"})
     async with scene.performing():
         await scene.until(failed, FAILED)
-        told = await scene.ask("slack.message", {"text": "It does not fly."})
-    assert (refused.state, told.state) == (REFUSED, PERFORMED)
+        reported = await scene.ask("slack.message", {"text": "It does not fly."})
+    assert (refused.state, reported.state) == (REFUSED, PERFORMED)
 
 
 @pytest.mark.both_stores
-async def test_nobody_overtakes_and_nobody_is_forgotten_while_others_ask_and_are_performed(scene: Scene) -> None:
+async def test_petitions_are_performed_in_order_and_none_is_forgotten(scene: Scene) -> None:
     many = GeneralPolicy(
         petitions=tuple(PetitionRule(kind=kind, at_most=9) for kind in ("github.comment", "slack.message"))
     )
@@ -120,14 +120,14 @@ async def test_nobody_overtakes_and_nobody_is_forgotten_while_others_ask_and_are
     assert ends == sorted(ends)
 
 
-async def test_whoever_has_to_wait_is_looked_at_again_in_any_case(scene: Scene) -> None:
+async def test_a_waiting_petition_is_always_checked_again(scene: Scene) -> None:
     await scene.comment("First.")
     assert await scene.settled() == []
     await scene.ask("slack.message", {"text": "Second."})
     assert await scene.settled() == [("PetitionsDue", ROOT)]
 
 
-async def test_an_agent_can_be_told_the_verdict_under_every_name_by_which_it_asked(scene: Scene, run: Run) -> None:
+async def test_an_agent_gets_the_verdict_under_every_name_by_which_it_asked(scene: Scene, run: Run) -> None:
     await scene.comment("Well done.", name="t-a1-p1")
     await scene.comment("Well done.", name="t-a2-p1")
     await scene.ask("github.merge", {}, name="t-a1-p2")
@@ -142,7 +142,7 @@ async def test_an_agent_can_be_told_the_verdict_under_every_name_by_which_it_ask
     assert await scene.verdict("t-a9-p9") is None
 
 
-async def test_an_agent_is_told_what_was_refused_later(scene: Scene) -> None:
+async def test_an_agent_learns_about_a_later_refusal(scene: Scene) -> None:
     await scene.comment("Well done.", name="t-a1-p1", policy=hours(0.5, "github.comment"))
     async with scene.bus.transaction() as transaction:
         assert await fail_overdue_petitions(transaction, utc_now() + timedelta(hours=4)) == 1
@@ -151,7 +151,7 @@ async def test_an_agent_is_told_what_was_refused_later(scene: Scene) -> None:
     assert (verdict.granted, "outcome was still unknown" in verdict.reason) == (False, True)
 
 
-async def test_what_could_not_be_done_in_time_is_not_done_late(scene: Scene, run: Run) -> None:
+async def test_a_petition_after_its_deadline_is_not_performed(scene: Scene, run: Run) -> None:
     first = await pull_request(scene, run, hours(1, "github.pull_request"))
     second = await scene.comment("Meanwhile.", run=run.workflow)
     async with scene.bus.transaction() as transaction:

@@ -1,4 +1,4 @@
-"""What is granted is performed once, and its end is written down and told."""
+"""A granted petition is performed once, and its end is recorded and reported."""
 
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,7 +20,7 @@ APPROVING = GeneralPolicy(petitions=(PetitionRule(kind="github.review", targets=
 COMMANDS = "@dependabot merge\n/approve\nFine."
 
 
-async def test_a_comment_is_written_once_and_its_general_is_told(scene: Scene) -> None:
+async def test_a_comment_is_written_once_and_its_general_is_notified(scene: Scene) -> None:
     async with scene.performing():
         asked = await scene.comment("Well done.")
         done = await scene.until(asked, PERFORMED)
@@ -57,9 +57,9 @@ async def test_no_text_of_an_agent_reaches_a_bot_as_a_command(scene: Scene) -> N
             await scene.until(await scene.ask(kind, body), PERFORMED)
     [review] = scene.github.application[STATE_FILE].state["reviews"]
     [comment] = scene.jira.application[STATE_FILE].state["tickets"][TICKET]["comments"]
-    for said in (*scene.texts(), review["body"], str(comment["body"])):
-        assert "@\u200bdependabot merge" in said.replace("\\u200b", "\u200b")
-        assert "/\u200bapprove" in said.replace("\\u200b", "\u200b")
+    for text in (*scene.texts(), review["body"], str(comment["body"])):
+        assert "@\u200bdependabot merge" in text.replace("\\u200b", "\u200b")
+        assert "/\u200bapprove" in text.replace("\\u200b", "\u200b")
 
 
 async def test_a_command_that_the_policy_lists_reaches_its_bot(scene: Scene) -> None:
@@ -104,7 +104,7 @@ async def test_the_same_petition_is_performed_once_however_often_it_is_asked_for
     assert len(scene.texts()) == scene.made(scene.github, "POST issue comment") == 2
 
 
-async def test_what_the_policy_does_not_allow_is_never_sent(scene: Scene) -> None:
+async def test_a_petition_that_the_policy_forbids_is_never_sent(scene: Scene) -> None:
     async with scene.performing():
         stranger = await scene.ask("github.comment", {"repo": "acme/other", "number": 1, "body": "Hm."})
         unknown = await scene.ask("github.merge", {"number": 1})
@@ -121,7 +121,7 @@ async def test_what_the_policy_does_not_allow_is_never_sent(scene: Scene) -> Non
     assert len(scene.texts()) == 3
 
 
-async def test_what_github_refuses_fails_with_its_reason_and_may_be_asked_for_again(scene: Scene) -> None:
+async def test_a_refusal_by_github_fails_with_its_reason_and_can_be_requested_again(scene: Scene) -> None:
     nowhere = assignment(payload={"number": 99})
     async with scene.performing():
         asked = await scene.comment("Well done.", root=nowhere)
@@ -136,7 +136,7 @@ async def test_what_github_refuses_fails_with_its_reason_and_may_be_asked_for_ag
     assert len(scene.texts()) == 1
 
 
-async def test_a_verdict_that_github_does_not_take_fails_with_its_words(scene: Scene) -> None:
+async def test_a_verdict_that_github_refuses_fails_with_its_reason(scene: Scene) -> None:
     own = {"repository": REPO, "title": "Add a window", "head": "window", "by": "kingdom-bot"}
     number = (await scene.people(scene.github, "pull_request", **own))["number"]
     async with scene.performing():
@@ -171,7 +171,7 @@ async def test_a_limit_is_waited_out(scene: Scene, limit: dict[str, Any]) -> Non
             await scene.people(scene.github, "limits", **limit["limits"])
         asked = await scene.comment()
         if "reset_seconds" in limit.get("limits", {}):
-            # GitHub counts in minutes, for which nobody waits here.
+            # GitHub counts in minutes, for which tests do not wait.
             [due_at] = await eventually(partial(throttled_until, scene, asked), "GitHub wants to be left alone")
             assert due_at > begun + timedelta(seconds=590)
             return

@@ -26,7 +26,7 @@ async def run(scene: Scene) -> Run:
     git = Git(id="git-app", name="app", url=f"git@github.com:{REPO}.git", repo=REPO)
     await create_git(scene.bus, git, actor="anna")
     run = started(template(work("build"), work("check"), git_refs=(APP,)))
-    run.hear(spoken(run.until(commands.SendQuery), "p1"))
+    run.receive(spoken(run.until(commands.SendQuery), "p1"))
     run.until(commands.StartAgent, work_index=1)
     commits_become(run, COMMIT)
     return run
@@ -67,7 +67,7 @@ async def test_the_commit_of_the_run_gets_a_branch_and_a_pull_request(scene: Sce
     assert done.response["url"] == f"{scene.github.url}/{REPO}/pull/{pull['number']}"
 
 
-async def test_neither_title_nor_words_of_a_pull_request_are_commands_to_bots(scene: Scene, run: Run) -> None:
+async def test_neither_title_nor_text_of_a_pull_request_are_commands_to_bots(scene: Scene, run: Run) -> None:
     async with scene.performing():
         await scene.until(await ask(scene, run, title="/merge @bors r+", body="Fine.\n/approve"), PERFORMED)
     [pull] = opened(scene)
@@ -122,7 +122,7 @@ async def test_a_commit_that_never_reached_github_fails_with_what_to_do(scene: S
     assert f"make {REPO} the checkpoint remote" in failed.reason
 
 
-async def test_nothing_is_granted_twice_when_the_run_goes_on(scene: Scene, run: Run) -> None:
+async def test_nothing_is_granted_twice_when_the_run_continues(scene: Scene, run: Run) -> None:
     asked = await ask(scene, run)
     run.finish()
     async with scene.bus.transaction() as transaction:

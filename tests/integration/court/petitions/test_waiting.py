@@ -1,4 +1,4 @@
-"""What an assignment still waits for: pull requests for their commit, and petitions that nobody can perform."""
+"""What an assignment still waits for: pull requests for their commit, and petitions that cannot be performed."""
 
 from datetime import timedelta
 
@@ -31,7 +31,7 @@ async def knows_the_repository(scene: Scene, repo: str = REPO) -> None:
 
 async def asks_for_a_pull_request(scene: Scene, run: Run) -> Petition:
     """Let the first agent ask in the middle of its work."""
-    run.hear(spoken(run.until(commands.SendQuery), "p1"))
+    run.receive(spoken(run.until(commands.SendQuery), "p1"))
     return await scene.ask("github.pull_request", {**TITLE, "head": "main"}, run=run.workflow, name="p1")
 
 
@@ -86,21 +86,23 @@ async def test_a_run_without_a_checkout_of_the_repository_makes_no_pull_request(
     assert not await is_open(scene)
 
 
-async def test_a_pull_request_for_what_is_no_repository_is_refused_with_its_reason(scene: Scene, run: Run) -> None:
+async def test_a_pull_request_for_something_that_is_not_a_repository_is_refused_with_its_reason(
+    scene: Scene, run: Run
+) -> None:
     asked = await scene.ask("github.pull_request", TITLE, run=run.workflow, root=assignment(repo="no slash"))
     assert asked.state is PetitionState.REFUSED
     assert "this is not a valid github.pull_request" in asked.reason
     assert "$.repo" in asked.reason
 
 
-async def test_what_goes_to_a_system_that_the_realm_does_not_have_is_refused_at_once(scene: Scene) -> None:
+async def test_a_petition_for_an_unconfigured_system_is_refused_at_once(scene: Scene) -> None:
     asked = await scene.ask("jira.comment", {"body": "Hm."}, unused_systems=("jira",))
     reason = "this realm does not use jira: set sentinel.jira in kingdom.yaml"
     assert (asked.state, asked.reason) == (PetitionState.REFUSED, reason)
     assert (await scene.comment(unused_systems=("jira",))).state is PetitionState.GRANTED
 
 
-async def test_what_waits_for_a_checkpoint_can_be_withdrawn(scene: Scene, run: Run) -> None:
+async def test_a_petition_that_waits_for_a_checkpoint_can_be_withdrawn(scene: Scene, run: Run) -> None:
     await knows_the_repository(scene)
     asked = await asks_for_a_pull_request(scene, run)
     async with scene.bus.transaction() as transaction:

@@ -27,6 +27,6 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 @pytest.fixture
 async def watch(backend: BackendUnderTest, session: aiohttp.ClientSession) -> AsyncIterator[Watch]:
-    """A store, and what a Sentinel does with it."""
+    """A store with the actions of a Sentinel."""
     async with opened(backend, session) as watch:
         yield watch

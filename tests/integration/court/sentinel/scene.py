@@ -47,7 +47,7 @@ def signed(body: bytes, secret: str = SECRET) -> str:
 
 
 class Watch:
-    """A store, and what a Sentinel does with it."""
+    """A store with the actions of a Sentinel."""
 
     def __init__(self, bus: Bus, operations: Operations, session: aiohttp.ClientSession) -> None:
         self.bus = bus
@@ -89,7 +89,7 @@ class Watch:
         return [msgspec.convert(record.doc, ExternalEvent) for record in found]
 
     async def drop(self, event: ExternalEvent, status: EventStatus = EventStatus.PENDING) -> None:
-        """Put an event into the queue as a person does, who marks nothing as seen."""
+        """Put an event into the queue as a person does, without marking it as seen."""
         async with self.bus.transaction() as transaction:
             await records.save(transaction, msgspec.structs.replace(event, status=status))
 
@@ -97,7 +97,7 @@ class Watch:
         return sorted(event.type for event in await self.events())
 
     async def announced(self) -> int:
-        """Return how many events the King was told of."""
+        """Return of how many events the King was notified."""
         stream = streams.EVENT_STREAM.name
         return sum(stats.pending for stats in await self.operations.stats() if stats.stream == stream)
 

@@ -1,4 +1,4 @@
-"""A Sentinel as a process of its own, to be killed: it says when it has begun."""
+"""A Sentinel as its own process, to be killed: it says when it has begun."""
 
 import asyncio
 import logging

@@ -74,7 +74,7 @@ async def test_a_review_requested_twice_with_comments_between_is_noticed_as_it_h
 
 @pytest.mark.usefixtures("receiver")
 @pytest.mark.parametrize("kind", ["repeat", "reorder"])
-async def test_webhooks_that_come_twice_or_in_another_order_change_nothing(site: Site, watch: Watch, kind: str) -> None:
+async def test_duplicate_or_reordered_webhooks_change_nothing(site: Site, watch: Watch, kind: str) -> None:
     await site.pull_request(reviewers=["kingdom-bot"], at=minute(0))
     await delivered(site)
     await site.faults({"kind": kind, "method": "PUSH"})
@@ -86,7 +86,7 @@ async def test_webhooks_that_come_twice_or_in_another_order_change_nothing(site:
 
 
 @pytest.mark.usefixtures("receiver")
-async def test_the_look_makes_up_for_webhooks_that_were_lost(site: Site, watch: Watch) -> None:
+async def test_polling_makes_up_for_lost_webhooks(site: Site, watch: Watch) -> None:
     await site.faults({"kind": "refuse", "method": "PUSH", "times": 100})
     await site.pull_request(reviewers=["kingdom-bot"], at=minute(0))
     await site.happen("issue", title="do it", assignees=["kingdom-bot"], at=minute(5))
@@ -111,7 +111,7 @@ async def test_a_redelivery_hours_later_brings_nothing_new(site: Site, watch: Wa
 
 
 @pytest.mark.usefixtures("receiver")
-async def test_what_we_do_ourselves_never_comes_back(site: Site, watch: Watch) -> None:
+async def test_our_own_activity_never_creates_an_event(site: Site, watch: Watch) -> None:
     await site.pull_request(reviewers=["kingdom-bot"], at=minute(0))
     await delivered(site)
     await site.ask("POST", "/repos/acme/rocket/issues/1/comments", json={"body": "@kingdom-bot here"})
@@ -139,7 +139,7 @@ async def test_talk_that_does_not_concern_us_is_not_noticed(site: Site, watch: W
 
 @pytest.mark.both_stores
 @pytest.mark.usefixtures("receiver")
-async def test_webhooks_and_looks_at_the_same_time_notice_everything_once(site: Site, watch: Watch) -> None:
+async def test_concurrent_webhooks_and_polls_notice_everything_once(site: Site, watch: Watch) -> None:
     looking = [asyncio.create_task(watch.look_at_github(site.url)) for _ in range(2)]
     for number in range(10):
         await site.pull_request(f"feature-{number}", reviewers=["kingdom-bot"], at=minute(number))

@@ -1,4 +1,4 @@
-"""Looking at GitHub: everything that concerns us comes once, and trouble changes nothing."""
+"""Polling GitHub: every activity that concerns us is received once, and an error changes nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ def earlier(minutes: float) -> str:
     return (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
 
 
-async def test_a_review_request_is_received_once_and_the_king_is_told(site: Site, watch: Watch) -> None:
+async def test_a_review_request_is_received_once_and_the_king_is_notified(site: Site, watch: Watch) -> None:
     await site.pull_request(reviewers=["kingdom-bot"])
     first, second = await watch.look_at_github(site.url), await watch.look_at_github(site.url)
     assert (first.received, second.received) == (1, 0)
@@ -41,7 +41,7 @@ async def test_a_review_that_is_requested_again_is_received_again(site: Site, wa
     assert len(await watch.events()) == 2
 
 
-async def test_nothing_is_marked_as_read_and_what_a_person_read_is_received_all_the_same(
+async def test_nothing_is_marked_as_read_and_activity_that_a_person_has_read_is_received_too(
     site: Site, watch: Watch
 ) -> None:
     await site.pull_request(reviewers=["kingdom-bot"])
@@ -57,7 +57,7 @@ async def test_every_page_is_read(site: Site, watch: Watch) -> None:
     assert (await watch.look_at_github(site.url)).received == 110
 
 
-async def test_what_has_not_changed_is_not_sent_again(site: Site, watch: Watch) -> None:
+async def test_unchanged_content_is_not_sent_again(site: Site, watch: Watch) -> None:
     await site.pull_request(reviewers=["kingdom-bot"])
     statuses = []
     trace = aiohttp.TraceConfig()
@@ -82,16 +82,16 @@ async def test_what_has_not_changed_is_not_sent_again(site: Site, watch: Watch) 
         {"kind": "refuse", "status": 502},
         {"kind": "refuse", "status": 429, "retry_after": 7},
         {"kind": "truncate"},
-        # A client asks once more by itself where a kept connection was closed.
+        # A client retries by itself after a kept connection was closed.
         {"kind": "lose_answer", "times": 2},
     ],
 )
-async def test_trouble_changes_nothing_and_the_next_look_brings_everything(
+async def test_a_failed_poll_changes_nothing_and_the_next_one_receives_everything(
     site: Site, watch: Watch, fault: dict[str, Any]
 ) -> None:
     for number in range(60):
         await site.pull_request(f"feature-{number}", reviewers=["kingdom-bot"])
-    # The first page comes whole: half of a look is none.
+    # The first page is complete, but an incomplete poll stores nothing.
     await site.faults({"kind": "delay", "seconds": 0}, fault | {"path": "/notifications"})
     with pytest.raises(Transient) as trouble:
         await watch.look_at_github(site.url)
@@ -103,7 +103,7 @@ async def test_trouble_changes_nothing_and_the_next_look_brings_everything(
 
 
 class _Breaking:
-    """A store that fails at a commit, the first time that something was written."""
+    """A store that fails at the first commit with changes."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -118,7 +118,7 @@ class _Breaking:
                 raise Unavailable("the store went away")
 
 
-async def test_events_and_how_far_was_read_are_stored_together_or_not_at_all(site: Site, watch: Watch) -> None:
+async def test_events_and_the_poll_position_are_stored_together_or_not_at_all(site: Site, watch: Watch) -> None:
     await site.pull_request(reviewers=["kingdom-bot"])
     breaking = _Breaking(watch.bus)
     broken = Watch(breaking, watch.operations, watch.session)  # type: ignore[arg-type]
@@ -129,12 +129,12 @@ async def test_events_and_how_far_was_read_are_stored_together_or_not_at_all(sit
     assert (await broken.look_at_github(site.url)).received == 1
 
 
-async def test_a_wrong_token_is_told_as_such(site: Site, watch: Watch) -> None:
+async def test_a_wrong_token_is_reported_as_such(site: Site, watch: Watch) -> None:
     with pytest.raises(Misconfigured, match="401"):
         await watch.look_at_github(site.url, token="wrong")  # noqa: S106 - it opens nothing
 
 
-async def test_the_pace_is_what_github_asks_for(site: Site, watch: Watch) -> None:
+async def test_the_poll_interval_is_the_one_that_github_requests(site: Site, watch: Watch) -> None:
     await site.people("limits", poll_interval=90)
     assert (await watch.look_at_github(site.url)).again_after == timedelta(seconds=90)
     assert (await watch.look_at_github(site.url, poll_seconds=300)).again_after == timedelta(seconds=300)
@@ -147,7 +147,7 @@ async def test_the_pace_is_what_github_asks_for(site: Site, watch: Watch) -> Non
     assert trouble.value.after > timedelta(minutes=20)
 
 
-async def test_a_secondary_limit_is_honoured(site: Site, watch: Watch) -> None:
+async def test_a_secondary_limit_is_respected(site: Site, watch: Watch) -> None:
     await site.people("limits", secondary={"retry_after": 33})
     with pytest.raises(Transient) as trouble:
         await watch.look_at_github(site.url)
@@ -155,7 +155,7 @@ async def test_a_secondary_limit_is_honoured(site: Site, watch: Watch) -> None:
 
 
 @pytest.mark.both_stores
-async def test_two_that_look_at_once_receive_everything_once(
+async def test_two_concurrent_polls_receive_everything_once(
     site: Site, watch: Watch, backend: BackendUnderTest, session: aiohttp.ClientSession
 ) -> None:
     for number in range(20):
@@ -166,7 +166,7 @@ async def test_two_that_look_at_once_receive_everything_once(
     assert len(await watch.events()) == await watch.announced() == await watch.detected() == 20
 
 
-async def test_what_another_of_our_names_said_or_reviewed_does_not_come_back(site: Site, watch: Watch) -> None:
+async def test_activity_of_our_other_accounts_creates_no_event(site: Site, watch: Watch) -> None:
     ours: dict[str, Any] = {"logins": ("kingdom-bot", "kingdom[bot]")}
     await site.pull_request(reviewers=["kingdom-bot"], at=earlier(9))
     assert (await watch.look_at_github(site.url, **ours)).received == 1
@@ -185,7 +185,7 @@ async def test_a_comment_that_is_gone_hides_nothing(site: Site, watch: Watch) ->
     assert (await watch.look_at_github(site.url)).received == 1
 
 
-async def test_a_comment_that_cannot_be_asked_for_is_waited_for_but_not_for_ever(site: Site, watch: Watch) -> None:
+async def test_a_comment_that_cannot_be_fetched_is_awaited_for_a_limited_time(site: Site, watch: Watch) -> None:
     await site.pull_request(reviewers=["kingdom-bot"], at=earlier(30))
     await site.happen("comment", number=1, body="hello", at=earlier(5))
     fault = {"kind": "refuse", "status": 500, "path": "/repos/*/comments/*"}
@@ -247,7 +247,7 @@ async def test_only_watched_repositories_reasons_and_people_become_events(site: 
     assert await watch.types() == ["github.issue.assigned", "github.pr.review_requested"]
 
 
-async def test_one_notification_that_makes_no_sense_hides_no_other(site: Site, watch: Watch) -> None:
+async def test_one_invalid_notification_hides_no_other(site: Site, watch: Watch) -> None:
     await site.pull_request(reviewers=["kingdom-bot"])
     real = await site.read("/notifications")
 
@@ -269,7 +269,7 @@ async def test_one_notification_that_makes_no_sense_hides_no_other(site: Site, w
 
 
 @pytest.mark.parametrize("body", ["{}", "[", "null", "[" * 100_000])
-async def test_an_answer_that_is_no_list_changes_nothing(watch: Watch, body: str) -> None:
+async def test_an_answer_that_is_not_a_list_changes_nothing(watch: Watch, body: str) -> None:
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text=body, content_type="application/json")
 

@@ -1,4 +1,4 @@
-"""Hostile inputs of every class: nothing is believed, nothing crashes, and what is genuine is received meanwhile."""
+"""Hostile inputs of every class: none is trusted, none crashes the Sentinel, and genuine events are received."""
 
 import pytest
 
@@ -11,7 +11,7 @@ COUNT = 600
 
 
 @pytest.mark.both_stores
-async def test_nothing_is_believed_and_nothing_stops_the_receiver(backend: BackendUnderTest) -> None:
+async def test_nothing_is_trusted_and_nothing_stops_the_receiver(backend: BackendUnderTest) -> None:
     async with backend.open(streams.TOPOLOGY, KINDS) as bus:
         outcome = await attack(bus, COUNT, seed=7)
     assert outcome.breaches == []

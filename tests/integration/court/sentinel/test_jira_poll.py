@@ -50,13 +50,13 @@ async def test_a_ticket_is_assigned_once_then_updated_then_commented(tracker: ji
     await tracker.people(f"tickets/{key}/comments", body="any news?", at=earlier(10))
     assert [(await watch.look_at_jira(tracker.url)).received for _ in range(2)] == [1, 0]
     assert await watch.types() == ["jira.ticket.assigned", "jira.ticket.commented", "jira.ticket.updated"]
-    said = next(event for event in await watch.events() if event.type == "jira.ticket.commented")
-    assert said.payload["comments"][0]["text"] == "any news?"
+    commented = next(event for event in await watch.events() if event.type == "jira.ticket.commented")
+    assert commented.payload["comments"][0]["text"] == "any news?"
     assert await watch.announced() == await watch.detected() == 3
 
 
 @pytest.mark.parametrize("named", [True, False])
-async def test_what_we_do_ourselves_does_not_come_back(tracker: jira_site.Site, watch: Watch, *, named: bool) -> None:
+async def test_our_own_activity_creates_no_event(tracker: jira_site.Site, watch: Watch, *, named: bool) -> None:
     ours: dict[str, Any] = {} if named else {"own_accounts": ()}
     key = await opened_ticket(tracker)
     await watch.look_at_jira(tracker.url, **ours)
@@ -66,7 +66,7 @@ async def test_what_we_do_ourselves_does_not_come_back(tracker: jira_site.Site, 
     await tracker.people(f"tickets/{key}/comments", body="thanks")
     assert (await watch.look_at_jira(tracker.url, **ours)).received == 1
     assert (await watch.events())[-1].payload["status"] == "In Progress"
-    assert [said["text"] for said in (await watch.events())[-1].payload["comments"]] == ["thanks"]
+    assert [comment["text"] for comment in (await watch.events())[-1].payload["comments"]] == ["thanks"]
 
 
 async def test_a_ticket_that_we_open_ourselves_is_no_news(tracker: jira_site.Site, watch: Watch) -> None:
@@ -81,7 +81,7 @@ async def test_every_page_of_tickets_and_comments_is_read(tracker: jira_site.Sit
         await tracker.people(f"tickets/{keys[0]}/comments", body=f"{number}", at=earlier(9 - number / 100))
     assert (await watch.look_at_jira(tracker.url)).received == 1
     (event,) = [event for event in await watch.events() if event.type == "jira.ticket.commented"]
-    assert [said["text"] for said in event.payload["comments"]] == [str(number) for number in range(50, 70)]
+    assert [comment["text"] for comment in event.payload["comments"]] == [str(number) for number in range(50, 70)]
 
 
 async def test_two_changes_in_one_second_are_two_events(tracker: jira_site.Site, watch: Watch) -> None:
@@ -96,7 +96,7 @@ async def test_two_changes_in_one_second_are_two_events(tracker: jira_site.Site,
 
 
 @pytest.mark.both_stores
-async def test_two_that_look_at_once_receive_everything_once(
+async def test_two_concurrent_polls_receive_everything_once(
     tracker: jira_site.Site, watch: Watch, backend: BackendUnderTest, session: aiohttp.ClientSession
 ) -> None:
     for _ in range(20):
@@ -111,7 +111,7 @@ async def test_two_that_look_at_once_receive_everything_once(
     ("fault", "path"),
     [(_BROKEN, "*/search/jql"), (_CUT_SHORT, "*/search/jql"), (_LIMITED, "*/search/jql"), (_LIMITED, "*/comment")],
 )
-async def test_trouble_changes_nothing_and_the_next_look_brings_everything(
+async def test_a_failed_poll_changes_nothing_and_the_next_one_receives_everything(
     tracker: jira_site.Site, watch: Watch, fault: dict[str, Any], path: str
 ) -> None:
     key = await opened_ticket(tracker)
@@ -127,7 +127,7 @@ async def test_trouble_changes_nothing_and_the_next_look_brings_everything(
 
 
 @pytest.mark.parametrize("fault", [_BROKEN, _CUT_SHORT])
-async def test_only_a_ticket_whose_comments_are_missing_waits_for_the_next_look(
+async def test_only_a_ticket_without_its_comments_waits_for_the_next_poll(
     tracker: jira_site.Site, watch: Watch, fault: dict[str, Any]
 ) -> None:
     key = await opened_ticket(tracker)
@@ -177,7 +177,7 @@ async def test_a_ticket_whose_comments_cannot_be_read_holds_back_no_other(
     assert await watch.types() == ["jira.ticket.assigned", "jira.ticket.assigned", "jira.ticket.commented"]
 
 
-async def test_what_a_person_spoilt_of_our_memory_begins_anew(tracker: jira_site.Site, watch: Watch) -> None:
+async def test_a_part_of_the_history_damaged_by_a_person_starts_over(tracker: jira_site.Site, watch: Watch) -> None:
     await opened_ticket(tracker)
     async with watch.bus.transaction() as transaction:
         await transaction.put(Record(kind="cursor", id="jira", state=CURRENT, doc={"since": "yesterday"}))
@@ -199,6 +199,6 @@ async def test_the_pace_is_what_jira_asks_for(tracker: jira_site.Site, watch: Wa
 
 
 @pytest.mark.parametrize("jql", ["assignee = currentUser() ORDER BY key", "nonsense ~~ ("])
-async def test_a_query_that_cannot_be_asked_is_told_as_such(tracker: jira_site.Site, watch: Watch, jql: str) -> None:
+async def test_an_impossible_query_is_reported_as_such(tracker: jira_site.Site, watch: Watch, jql: str) -> None:
     with pytest.raises(Misconfigured):
         await watch.look_at_jira(tracker.url, jql=jql)

@@ -38,7 +38,7 @@ async def child(backend: BackendUnderTest, url: str, port: int) -> AsyncIterator
 
 
 @pytest.mark.both_stores
-async def test_what_happens_while_it_is_killed_again_and_again_is_noticed_once(
+async def test_activity_during_repeated_kills_is_noticed_once(
     site: Site, watch: Watch, backend: BackendUnderTest
 ) -> None:
     port = free_port()
@@ -49,7 +49,7 @@ async def test_what_happens_while_it_is_killed_again_and_again_is_noticed_once(
         async with child(backend, site.url, port):
             for number in range(PULL_REQUESTS // LIVES):
                 await site.pull_request(f"feature-{life}-{number}", reviewers=["kingdom-bot"])
-                # No synchronisation: the moment at which it dies shall be any.
+                # No synchronization: it may die at any moment.
                 await asyncio.sleep(chance.uniform(0, 0.05))
     await watch.look_at_github(site.url)
     assert await watch.types() == ["github.pr.review_requested"] * PULL_REQUESTS

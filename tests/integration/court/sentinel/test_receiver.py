@@ -28,7 +28,7 @@ async def test_a_signed_webhook_is_an_event_when_it_is_acknowledged(watch: Watch
         assert await watch.announced() == await watch.detected() == 1
 
 
-async def test_a_delivery_counts_once_whatever_it_carries(watch: Watch) -> None:
+async def test_a_delivery_counts_once_regardless_of_its_content(watch: Watch) -> None:
     async with watch.receiving() as receiver:
         first = await watch.post(receiver, "pull_request", review_requested(), X_GitHub_Delivery="d-1")
         other = review_requested() | {"repository": {"id": 6, "full_name": "acme/other"}}
@@ -38,7 +38,7 @@ async def test_a_delivery_counts_once_whatever_it_carries(watch: Watch) -> None:
 
 
 @pytest.mark.both_stores
-async def test_many_deliveries_of_one_thing_at_once_are_one_event(watch: Watch) -> None:
+async def test_concurrent_deliveries_of_one_activity_are_one_event(watch: Watch) -> None:
     async with watch.receiving() as receiver:
         posts = [watch.post(receiver, "pull_request", review_requested()) for _ in range(10)]
         answers = await asyncio.gather(*posts)
@@ -62,7 +62,7 @@ async def test_a_ping_is_answered_and_is_no_event(watch: Watch) -> None:
     assert await watch.events() == []
 
 
-async def test_a_refusal_tells_nothing(watch: Watch) -> None:
+async def test_a_refusal_reveals_nothing(watch: Watch) -> None:
     async with watch.receiving() as receiver:
         answers = [
             await watch.post(receiver, "pull_request", review_requested(), X_Hub_Signature_256="sha256=" + "0" * 64),
@@ -104,7 +104,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(watch: Watch) -> None
         await writer.wait_closed()
 
 
-async def test_what_does_not_concern_us_or_what_we_did_is_acknowledged_and_no_event(watch: Watch) -> None:
+async def test_unrelated_and_own_activity_is_acknowledged_without_an_event(watch: Watch) -> None:
     async with watch.receiving() as receiver:
         for event, document in (
             ("push", {"ref": "refs/heads/main"}),
@@ -161,13 +161,13 @@ async def test_a_receiver_without_a_secret_does_not_start(watch: Watch) -> None:
 
 
 class Strangers:
-    """Connections of strangers who say something and then hold on."""
+    """Connections of strangers that send something and stay open."""
 
     def __init__(self) -> None:
         self._writers: list[asyncio.StreamWriter] = []
 
     async def connect(self, receiver: WebhookReceiver, words: bytes = b"") -> asyncio.StreamReader:
-        """Connect, and return what is answered."""
+        """Connect, and return the response."""
         address = urlsplit(receiver.url)
         reader, writer = await asyncio.open_connection(address.hostname, address.port)
         writer.write(words)
@@ -220,7 +220,7 @@ async def test_connections_of_strangers_take_few_places_and_hold_up_no_delivery(
         strangers.leave()
 
 
-async def test_what_is_not_signed_at_all_is_refused_before_its_body_comes(watch: Watch, strangers: Strangers) -> None:
+async def test_an_unsigned_request_is_refused_before_its_body_is_read(watch: Watch, strangers: Strangers) -> None:
     async with watch.receiving() as receiver:
         bare = unsigned(1_000_000).partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
         for head in (bare.replace(b"X-Hub-Signature-256", b"X-Other"), bare.replace(b"sha256=00", b"sha256=")):

@@ -1,4 +1,4 @@
-"""A Sentinel at work: it watches until it is stopped, and goes on after trouble."""
+"""A Sentinel running: it watches until it is stopped, and continues after trouble."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -56,7 +56,7 @@ async def tracker(tmp_path: Path) -> AsyncIterator[jira_site.Site]:
     await running.stop()
 
 
-async def test_it_watches_github_and_jira_and_hears_webhooks_until_it_is_stopped(
+async def test_it_polls_github_and_jira_and_receives_webhooks_until_it_is_stopped(
     site: Site, tracker: jira_site.Site, watch: Watch
 ) -> None:
     settings = SentinelSettings(
@@ -80,7 +80,7 @@ async def test_it_watches_github_and_jira_and_hears_webhooks_until_it_is_stopped
         await until(the_webhook_is_there)
 
 
-async def test_it_goes_on_after_trouble(site: Site, watch: Watch) -> None:
+async def test_it_continues_after_an_error(site: Site, watch: Watch) -> None:
     await site.people("limits", poll_interval=0)
     await site.faults({"kind": "refuse", "status": 500, "times": 3}, {"kind": "refuse", "status": 401, "times": 2})
     await site.faults({"kind": "truncate"})
@@ -126,7 +126,7 @@ async def test_each_event_that_is_received_is_a_line_in_the_log_of_tasks(
 ) -> None:
     log = TextLog(tmp_path / "tasks.log")
     configure_logs(json=True, also=[tee(log, "sentinel", only_tasks=True)])
-    structlog.get_logger("kingdom.court.sentinel").info("looked")
+    structlog.get_logger("kingdom.court.sentinel").info("polled")
     await site.pull_request("one", title="Add one", reviewers=["kingdom-bot"])
     await site.pull_request("two", title="Add two", reviewers=["kingdom-bot"])
     # An event that is not stored was not emitted.

@@ -17,7 +17,7 @@ def test_the_connection_that_listens_notices_a_dead_server_like_every_other(opti
     assert "tcp_user_timeout" in conninfo_to_dict(bus.dsn)
 
 
-async def test_closing_waits_for_a_renewal_and_the_loop_goes_on() -> None:
+async def test_closing_waits_for_a_renewal_and_the_loop_continues() -> None:
     bus, released_by = PostgresBus(DSN, Topology([])), list[str]()
 
     def release(who: str) -> None:

@@ -17,7 +17,7 @@ def started() -> ClaimPace:
     return pace
 
 
-def test_the_first_claim_looks_at_everything() -> None:
+def test_the_first_claim_checks_everything() -> None:
     assert ClaimPace().lower_bound(0.0) == EVERYTHING
 
 
@@ -25,38 +25,38 @@ def test_a_full_claim_is_followed_by_one_from_its_last_position() -> None:
     assert started().lower_bound(0.5) == NOON
 
 
-def test_a_short_claim_is_followed_by_one_from_a_little_behind() -> None:
+def test_a_short_claim_is_followed_by_one_from_an_earlier_position() -> None:
     pace = started()
     pace.record_claim([NOON + SECOND], full=False, bound=NOON, took=0.001, now=0.1)
     assert pace.lower_bound(0.2) == NOON + SECOND - 2 * SECOND
 
 
-def test_an_empty_claim_keeps_the_position_and_looks_a_little_behind_it() -> None:
+def test_an_empty_claim_keeps_the_position_and_checks_slightly_earlier_ones() -> None:
     pace = started()
     pace.record_claim([], full=False, bound=NOON, took=0.001, now=0.1)
     assert pace.lower_bound(0.2) == NOON - 2 * SECOND
 
 
-def test_an_empty_stream_is_looked_at_whole() -> None:
+def test_an_empty_stream_is_checked_completely() -> None:
     pace = ClaimPace()
     pace.record_claim([], full=False, bound=EVERYTHING, took=0.001, now=0.0)
     assert pace.lower_bound(0.1) == EVERYTHING
 
 
-def test_everything_is_looked_at_again_after_a_second() -> None:
+def test_everything_is_checked_again_after_a_second() -> None:
     pace = started()
     assert pace.lower_bound(0.99) == NOON
     assert pace.lower_bound(1.0) == EVERYTHING
 
 
-def test_a_slow_look_at_everything_is_repeated_later() -> None:
+def test_a_slow_full_scan_is_repeated_later() -> None:
     pace = ClaimPace()
     pace.record_claim([NOON], full=True, bound=EVERYTHING, took=0.2, now=0.0)
     assert pace.lower_bound(3.9) == NOON
     assert pace.lower_bound(4.0) == EVERYTHING
 
 
-def test_a_claim_held_up_by_its_own_process_does_not_postpone_the_next_look_for_long() -> None:
+def test_a_claim_delayed_by_its_own_process_does_not_postpone_the_next_check_for_long() -> None:
     pace = ClaimPace()
     pace.record_claim([NOON], full=True, bound=EVERYTHING, took=300.0, now=0.0)
     assert pace.lower_bound(10.0) == EVERYTHING
@@ -74,7 +74,7 @@ claims = st.lists(
 
 
 @given(claims)
-def test_no_event_starves_as_everything_is_looked_at_in_time(
+def test_no_event_starves_because_everything_is_checked_in_time(
     plan: list[tuple[float, float, list[datetime], bool]],
 ) -> None:
     pace, now, due_again = ClaimPace(), 0.0, 0.0
@@ -90,7 +90,7 @@ def test_no_event_starves_as_everything_is_looked_at_in_time(
 
 
 @given(claims)
-def test_a_bound_never_lies_beyond_what_was_claimed(
+def test_a_bound_is_never_higher_than_what_was_claimed(
     plan: list[tuple[float, float, list[datetime], bool]],
 ) -> None:
     pace, now, newest = ClaimPace(), 0.0, None

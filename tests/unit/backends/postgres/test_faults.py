@@ -7,7 +7,7 @@ from kingdom.errors import Conflict, KingdomError, Unavailable
 
 
 @pytest.mark.parametrize(
-    ("said", "meaning"),
+    ("error", "meaning"),
     [
         (psycopg.OperationalError("server closed the connection unexpectedly"), Unavailable),
         (psycopg.InternalError("received 2 results from command 'COMMIT'"), Unavailable),
@@ -15,9 +15,9 @@ from kingdom.errors import Conflict, KingdomError, Unavailable
         (errors.DeadlockDetected("deadlock detected"), Conflict),
     ],
 )
-def test_what_the_driver_says_becomes_one_of_our_errors(said: psycopg.Error, meaning: type[KingdomError]) -> None:
+def test_errors_of_the_driver_become_errors_of_the_bus(error: psycopg.Error, meaning: type[KingdomError]) -> None:
     with pytest.raises(meaning), translate_errors():
-        raise said
+        raise error
 
 
 def test_a_mistake_of_ours_keeps_its_name() -> None:

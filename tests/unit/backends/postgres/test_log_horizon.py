@@ -22,7 +22,7 @@ def test_without_open_writers_the_log_is_complete_up_to_the_last_number() -> Non
     assert horizon_after(seen(7)) == 7
 
 
-def test_an_open_writer_holds_back_only_what_comes_after_the_number_that_it_has_announced() -> None:
+def test_an_open_writer_holds_back_only_entries_after_the_number_that_it_announced() -> None:
     assert horizon_after(seen(7, a=3, b=5)) == 3
     assert horizon_after(seen(7, a=3, b=5), seen(9, b=5)) == 5
 

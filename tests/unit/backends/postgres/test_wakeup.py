@@ -35,7 +35,7 @@ async def test_hints_of_one_moment_go_out_together() -> None:
     assert sender.sent == [["a", "b"]]
 
 
-async def test_a_hint_that_comes_while_another_is_sent_is_sent_too() -> None:
+async def test_a_hint_that_arrives_while_another_is_sent_is_sent_too() -> None:
     sender = Sender()
     wakeups = PostgresWakeups("channel", sender.send, None)
     wakeups.published(["a"])
@@ -90,16 +90,16 @@ async def test_waiters_of_this_process_are_woken_without_a_round_trip() -> None:
     await wakeups.close()
 
 
-async def test_a_hint_that_nobody_waited_for_is_kept_for_the_next_who_does() -> None:
+async def test_a_hint_without_a_waiting_task_is_kept_for_the_next_one() -> None:
     sender = Sender()
     sender.go_on.set()
     wakeups = PostgresWakeups("channel", sender.send, None)
     wakeups.published(["a", "b"])
     await asyncio.wait_for(wakeups.wait(["a"], LONG), LONG.total_seconds() / 2)
-    heard = asyncio.create_task(wakeups.wait(["a"], LONG))
+    received = asyncio.create_task(wakeups.wait(["a"], LONG))
     await asyncio.wait_for(wakeups.wait(["b"], LONG), LONG.total_seconds() / 2)
-    assert not heard.done()
-    heard.cancel()
+    assert not received.done()
+    received.cancel()
     await wakeups.close()
 
 

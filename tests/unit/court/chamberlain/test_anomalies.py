@@ -1,4 +1,4 @@
-"""Patterns of the log that people are told of, once and then not again for a while."""
+"""Patterns of the log that are reported to people once, and then not again for a while."""
 
 from datetime import datetime, timedelta
 
@@ -38,7 +38,7 @@ def keys(alerts: list[Alert]) -> list[str]:
     return [alert.key for alert in alerts]
 
 
-def test_the_third_failure_in_a_row_is_told() -> None:
+def test_the_third_failure_in_a_row_is_reported() -> None:
     watch, alerts = watched(failed(after(minutes=1)), failed(after(minutes=2)))
     assert alerts == []
     _, alerts = watched(failed(after(minutes=90)), watch=watch)
@@ -61,7 +61,7 @@ def test_each_general_has_a_row_of_its_own() -> None:
     ]
 
 
-def test_people_are_not_told_again_before_the_cool_down_is_over() -> None:
+def test_people_are_not_notified_again_during_the_cool_down() -> None:
     watch, alerts = watched(*(failed(after(minutes=number)) for number in range(6)))
     assert keys(alerts) == ["failures:gen-pr"]
     watch, alerts = watched(failed(after(minutes=50)), watch=watch)
@@ -84,7 +84,7 @@ def test_a_clock_that_runs_ahead_delays_nothing() -> None:
     assert keys(watched(watch=watch, now=after(seconds=30))[1]) == ["failures:gen-pr"]
 
 
-def test_five_timeouts_within_an_hour_are_told_and_make_the_health_yellow_for_an_hour() -> None:
+def test_five_timeouts_within_an_hour_are_reported_and_make_the_health_yellow_for_an_hour() -> None:
     watch, alerts = watched(*(timed_out(after(minutes=14 * number)) for number in range(5)))
     assert [alert.text for alert in alerts] == ["5 soldiers exceeded their time limit within 60 minutes."]
     assert watch.many_timeouts(after(minutes=57), SETTINGS) == "soldier.timeout: 5"
@@ -99,11 +99,11 @@ def test_five_timeouts_spread_over_more_than_an_hour_are_nothing() -> None:
 
 def test_the_window_is_one_of_time_and_not_of_what_is_read_at_once() -> None:
     watch = AnomalyState()
-    told = []
+    reported = []
     for number in range(5):
         watch, alerts = watched(timed_out(after(minutes=10 * number)), watch=watch)
-        told.append(len(alerts))
-    assert told == [0, 0, 0, 0, 1]
+        reported.append(len(alerts))
+    assert reported == [0, 0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("answer", [dispatched, discarded])
@@ -125,7 +125,7 @@ def test_a_dispatch_that_is_read_before_its_detection_counts() -> None:
     assert watch.overdue(after(hours=9), SETTINGS) == []
 
 
-def test_people_are_told_whether_the_king_who_lets_events_wait_is_alive() -> None:
+def test_people_are_notified_whether_the_king_with_waiting_events_is_alive() -> None:
     watch, _ = watched(detected(START))
     now, waiting = after(minutes=31), ["evt-github-1"]
     (alert,) = msgspec.convert(msgspec.to_builtins(watch), AnomalyState).alert_undispatched(
@@ -137,7 +137,7 @@ def test_people_are_told_whether_the_king_who_lets_events_wait_is_alive() -> Non
     assert watch.alert_undispatched(waiting, now + LATER, SETTINGS, timedelta(seconds=530)) == []
 
 
-def test_what_waits_no_more_is_forgotten() -> None:
+def test_an_event_that_no_longer_waits_is_forgotten() -> None:
     watch, _ = watched(detected(START))
     watch.forget({"evt-github-1"})
     assert watch.overdue(after(hours=1), SETTINGS) == []

@@ -34,16 +34,16 @@ def test_the_status_changes_at_70_and_90_percent(spent: str, status: str) -> Non
     assert status_of(Decimal(spent), LIMIT, SETTINGS) == status
 
 
-def test_a_change_is_said_once() -> None:
-    budget, said = next_budget(BudgetState(day=SEVENTH), money("215.40"), SEVENTH, SETTINGS)
-    assert said == [TokenStatusChanged(from_="ok", to="warning", daily_cost_usd="215.40")]
+def test_a_change_is_reported_once() -> None:
+    budget, events = next_budget(BudgetState(day=SEVENTH), money("215.40"), SEVENTH, SETTINGS)
+    assert events == [TokenStatusChanged(from_="ok", to="warning", daily_cost_usd="215.40")]
     assert next_budget(budget, money("216"), SEVENTH, SETTINGS)[1] == []
 
 
 def test_a_new_day_begins_with_nothing_spent() -> None:
     before = BudgetState(day=SEVENTH, status=TokenStatus.CRITICAL, cost_usd=Decimal(280))
-    budget, said = next_budget(before, money("285.60"), EIGHTH, SETTINGS)
-    assert said == [
+    budget, events = next_budget(before, money("285.60"), EIGHTH, SETTINGS)
+    assert events == [
         TokenBudgetReset(date="2026-02-08", previous_cost="285.60"),
         TokenStatusChanged(from_="critical", to="ok", daily_cost_usd="0.00"),
     ]
@@ -51,14 +51,14 @@ def test_a_new_day_begins_with_nothing_spent() -> None:
     assert next_budget(budget, money("0", EIGHTH), EIGHTH, SETTINGS)[1] == []
 
 
-def test_what_the_old_day_cost_is_known_also_when_the_king_began_the_new_one() -> None:
+def test_the_cost_of_the_old_day_is_known_even_if_the_king_has_begun_the_new_one() -> None:
     before = BudgetState(day=SEVENTH, cost_usd=Decimal("99.50"))
-    budget, said = next_budget(before, money("3", EIGHTH), EIGHTH, SETTINGS)
-    assert said == [TokenBudgetReset(date="2026-02-08", previous_cost="99.50")]
+    budget, events = next_budget(before, money("3", EIGHTH), EIGHTH, SETTINGS)
+    assert events == [TokenBudgetReset(date="2026-02-08", previous_cost="99.50")]
     assert budget.cost_usd == 3
 
 
-def test_the_first_look_and_a_clock_that_was_set_back_begin_no_day() -> None:
+def test_neither_the_first_check_nor_a_clock_that_was_set_back_begins_a_day() -> None:
     assert next_budget(BudgetState(), None, SEVENTH, SETTINGS) == (BudgetState(day=SEVENTH), [])
-    budget, said = next_budget(BudgetState(day=EIGHTH), money("5", EIGHTH), SEVENTH, SETTINGS)
-    assert (budget.day, said) == (EIGHTH, [])
+    budget, events = next_budget(BudgetState(day=EIGHTH), money("5", EIGHTH), SEVENTH, SETTINGS)
+    assert (budget.day, events) == (EIGHTH, [])

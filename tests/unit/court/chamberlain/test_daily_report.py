@@ -67,7 +67,7 @@ def test_a_day_is_reported_from_nine_on_the_next_morning(now: str, last: str | N
     assert due == [date(2026, 2, day) for day in days]
 
 
-def test_a_house_in_which_nothing_ever_happened_reports_nothing() -> None:
+def test_a_court_without_activity_reports_nothing() -> None:
     assert days_to_report(START, SEOUL, SETTINGS, None, None) == []
 
 

@@ -1,4 +1,4 @@
-"""Levels of health: where they begin, how they come down, and what is said of them."""
+"""Levels of health: where they begin, how they fall, and what is logged about them."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -60,7 +60,7 @@ def test_a_level_rises_at_once() -> None:
     assert levels_of(10, 95) == ["green", "red"]
 
 
-def test_a_level_comes_down_only_five_points_below_where_it_begins() -> None:
+def test_a_level_is_left_only_five_points_below_its_threshold() -> None:
     assert levels_of(62, 59, 61, 55.1, 55, 54.9) == ["yellow", "yellow", "yellow", "yellow", "yellow", "green"]
     assert levels_of(91, 86, 84, 76, 74, 50) == ["red", "red", "orange", "orange", "yellow", "green"]
 
@@ -70,9 +70,9 @@ def test_a_value_that_swings_around_a_threshold_changes_the_level_once() -> None
     assert found == ["green"] + ["yellow"] * 39
 
 
-def test_a_change_is_said_once_with_its_reason() -> None:
-    health, said = next_health(HealthState(), "here", used(cpu=72), NOW, SETTINGS)
-    assert said == [
+def test_a_change_is_reported_once_with_its_reason() -> None:
+    health, events = next_health(HealthState(), "here", used(cpu=72), NOW, SETTINGS)
+    assert events == [
         ResourceWarned(metric=CPU, value=72, threshold=60),
         HealthChanged(from_="green", to="yellow", reason="cpu_percent: 72"),
     ]
@@ -80,10 +80,10 @@ def test_a_change_is_said_once_with_its_reason() -> None:
 
 
 def test_each_resource_warns_when_it_crosses_and_not_while_it_stays() -> None:
-    health, said = next_health(HealthState(), "here", used(cpu=95), NOW, SETTINGS)
-    assert ResourceWarned(metric=CPU, value=95, threshold=90) in said
-    health, said = next_health(health, "here", used(cpu=95, memory=82), NOW + ROUND, SETTINGS)
-    assert said == [ResourceWarned(metric=MEMORY, value=82, threshold=80)]
+    health, events = next_health(HealthState(), "here", used(cpu=95), NOW, SETTINGS)
+    assert ResourceWarned(metric=CPU, value=95, threshold=90) in events
+    health, events = next_health(health, "here", used(cpu=95, memory=82), NOW + ROUND, SETTINGS)
+    assert events == [ResourceWarned(metric=MEMORY, value=82, threshold=80)]
 
 
 def test_many_timeouts_make_it_yellow_at_least() -> None:

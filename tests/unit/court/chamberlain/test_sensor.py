@@ -1,4 +1,4 @@
-"""Processor pressure: what the kernel says of the last two minutes, or how many processes wait for a core."""
+"""Processor pressure: the pressure of the last two minutes according to the kernel, or the load average."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def test_a_moment_of_work_is_no_pressure(tmp_path: Path) -> None:
     assert sensor.read() == pytest.approx(10)
 
 
-def test_the_first_reading_is_what_the_kernel_says_of_the_minute_before(tmp_path: Path) -> None:
+def test_the_first_reading_is_the_pressure_of_the_last_minute(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.spend(60, 100, avg60=64)
     assert machine.sensor().read() == pytest.approx(64)

@@ -27,16 +27,16 @@ def test_a_wanted_session_whose_host_or_process_is_gone_is_orphaned(*, up: bool,
     assert verdict(wanted=True, up=up, lives=lives) == SessionVerdict(orphaned=(SOLDIER,))
 
 
-def test_a_session_that_runs_although_nobody_wants_it_is_killed() -> None:
+def test_an_unwanted_session_that_runs_is_killed() -> None:
     assert verdict(wanted=False, up=True, lives=True) == SessionVerdict(to_kill=(SOLDIER,))
 
 
 @pytest.mark.parametrize("lives", [False, None])
-def test_a_session_that_nobody_wants_and_that_does_not_run_here_has_ended(*, lives: bool | None) -> None:
+def test_an_unwanted_session_that_does_not_run_here_has_ended(*, lives: bool | None) -> None:
     assert verdict(wanted=False, up=True, lives=lives) == SessionVerdict(ended=(SOLDIER,))
 
 
 @pytest.mark.parametrize(("wanted", "up", "lives"), [(True, False, None), (False, True, True), (False, True, False)])
-def test_what_began_just_now_is_left_alone(*, wanted: bool, up: bool, lives: bool | None) -> None:
+def test_a_session_within_its_grace_period_is_left_alone(*, wanted: bool, up: bool, lives: bool | None) -> None:
     assert not verdict(wanted=wanted, up=up, lives=lives, age=GRACE)
     assert verdict(wanted=wanted, up=up, lives=lives, age=GRACE + SECOND)

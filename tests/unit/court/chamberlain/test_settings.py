@@ -1,4 +1,4 @@
-"""The settings: what the page shows is what counts when nothing is said."""
+"""The settings: the page shows the defaults."""
 
 from pathlib import Path
 
@@ -32,6 +32,6 @@ def test_the_keys_of_the_retention_are_the_documented_ones() -> None:
 @pytest.mark.parametrize(
     "document", [{"retention": {"log_days": 7}}, {"retention": {"logs_days": 0}}, {"report_hour": 24}]
 )
-def test_a_setting_that_nobody_knows_or_that_makes_no_sense_is_refused(document: dict[str, object]) -> None:
+def test_an_unknown_or_invalid_setting_is_refused(document: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(document, ChamberlainSettings)

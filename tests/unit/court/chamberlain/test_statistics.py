@@ -57,11 +57,11 @@ def test_the_average_duration_of_each_general_is_known() -> None:
     assert (day.durations["gen-pr"].count, day.durations["gen-pr"].average_seconds) == (2, 150)
 
 
-def test_what_is_no_internal_event_counts_nothing() -> None:
+def test_an_entry_that_is_not_an_internal_event_counts_nothing() -> None:
     assert folded(LogEntry(type="WorkStarted", actor="engine", at=START)) == Statistics()
 
 
-def test_a_day_is_one_of_the_courts_time_zone() -> None:
+def test_a_day_is_in_the_time_zone_of_the_court() -> None:
     statistics = folded(
         created(datetime(2026, 2, 7, 14, 59, 59, tzinfo=UTC)), created(datetime(2026, 2, 7, 15, tzinfo=UTC))
     )
@@ -96,7 +96,7 @@ def test_it_stays_small_however_long_the_log_becomes() -> None:
     assert all(later <= earlier + 20 for earlier, later in pairwise(sizes[60:]))
 
 
-def test_it_goes_on_after_a_restart_as_if_there_had_been_none() -> None:
+def test_it_continues_after_a_restart() -> None:
     entries = [completed(after(minutes=number), "gen-pr", number) for number in range(10)]
     stored = msgspec.to_builtins(folded(*entries[:5]))
     statistics = msgspec.convert(stored, Statistics)

@@ -22,7 +22,7 @@ def test_a_role_is_missed_after_120_seconds_and_once_per_outage() -> None:
     assert outages.update({"king": NOW + seconds(500)}, NOW, NOW + seconds(700), SETTINGS) == ["king"]
 
 
-def test_silence_counts_only_since_somebody_listens() -> None:
+def test_silence_counts_only_while_it_is_observed() -> None:
     outages, since = Outages(), NOW + seconds(9000)
     assert outages.update({"king": NOW}, since, since + seconds(120), SETTINGS) == []
     assert not is_role_known({"king": NOW}, "king", since, since + seconds(120), SETTINGS)

@@ -1,4 +1,4 @@
-"""Logs for people: lines stay whole however many write, also while the file is put aside."""
+"""Logs for people: lines stay complete with many writers and during a rotation."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ from tests.patience import PATIENCE_SECONDS
 
 AT = datetime(2026, 2, 7, 10, 0, 0, 5000, tzinfo=UTC)
 _LINE = re.compile(r"\S+Z info writer-(?P<writer>\d+): line n=(?P<number>\d+) filler=x{200}")
-# Writes until it is told to end, and tells how many lines it wrote.
+# Writes until it is stopped, and prints how many lines it wrote.
 WRITER = """
 import sys
 from pathlib import Path
@@ -37,28 +37,28 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "logs" / "system.log"
 
 
-def test_a_line_says_when_how_bad_who_what_and_the_facts() -> None:
-    said = format_line(
+def test_a_line_shows_time_level_role_event_and_data() -> None:
+    line = format_line(
         "king", "event routed", {"event": "evt-1", "to": ["gen-pr"], "cost": 0.5}, at=AT, level="warning"
     )
-    assert said == '2026-02-07T10:00:00.005Z warning king: event routed event=evt-1 to=["gen-pr"] cost=0.5'
+    assert line == '2026-02-07T10:00:00.005Z warning king: event routed event=evt-1 to=["gen-pr"] cost=0.5'
 
 
 def test_a_text_of_several_lines_stays_one_line() -> None:
-    said = format_line("king", "one\ntwo\r\\three", {"why": "a b\nc"}, at=AT, level="info")
-    assert said == '2026-02-07T10:00:00.005Z info king: one\\ntwo\\r\\\\three why="a b\\nc"'
+    line = format_line("king", "one\ntwo\r\\three", {"why": "a b\nc"}, at=AT, level="info")
+    assert line == '2026-02-07T10:00:00.005Z info king: one\\ntwo\\r\\\\three why="a b\\nc"'
 
 
-def test_words_of_others_neither_steer_a_screen_nor_begin_a_line_of_their_own() -> None:
+def test_text_of_others_neither_controls_a_screen_nor_begins_a_new_line() -> None:
     hostile = "\x1b[2J\u2028Grüße\x85"
-    said = format_line("king", hostile, {"why": hostile, "list": [hostile]}, at=AT, level="info")
-    assert said == (
+    line = format_line("king", hostile, {"why": hostile, "list": [hostile]}, at=AT, level="info")
+    assert line == (
         "2026-02-07T10:00:00.005Z info king: \\x1b[2J\\u2028Grüße\\x85"
         ' why="\\u001b[2J\\u2028Grüße\\u0085" list=["\\u001b[2J\\u2028Grüße\\u0085"]'
     )
 
 
-def test_lines_are_appended_to_what_is_there(path: Path) -> None:
+def test_lines_are_appended_to_existing_ones(path: Path) -> None:
     for text in ("first", "second"):
         log = TextLog(path, clock=lambda: AT)
         log.write("king", text)
@@ -68,7 +68,7 @@ def test_lines_are_appended_to_what_is_there(path: Path) -> None:
     )
 
 
-def test_structured_logs_go_there_too_and_on_their_way(path: Path) -> None:
+def test_structured_logs_go_there_too_while_they_are_written(path: Path) -> None:
     log = TextLog(path, clock=lambda: AT)
     event = {"event": "a job failed", "level": "warning", "at": "now", "job": "health"}
     assert tee(log, "chamberlain")(None, "warning", event) is event
@@ -76,13 +76,13 @@ def test_structured_logs_go_there_too_and_on_their_way(path: Path) -> None:
     assert path.read_text() == "2026-02-07T10:00:00.005Z warning chamberlain: a job failed job=health\n"
 
 
-def test_a_log_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_stops_no_other_work(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("no directory")
     TextLog(tmp_path / "logs" / "system.log").write("king", "lost")
     assert (tmp_path / "logs").read_text() == "no directory"
 
 
-def test_a_log_is_put_aside_beyond_its_size_and_not_before(path: Path) -> None:
+def test_a_log_is_rotated_beyond_its_size_and_not_before(path: Path) -> None:
     path.parent.mkdir()
     assert rotate(path, 10) is None
     path.write_bytes(b"x" * 10)
@@ -92,7 +92,7 @@ def test_a_log_is_put_aside_beyond_its_size_and_not_before(path: Path) -> None:
     assert (path.exists(), path.with_name("system.log.old").read_bytes()) == (False, b"x" * 11)
 
 
-def test_who_has_the_file_open_writes_into_the_new_one_after_a_rotation(path: Path) -> None:
+def test_a_process_with_the_file_open_writes_to_the_new_one_after_a_rotation(path: Path) -> None:
     log = TextLog(path)
     log.write("king", "before")
     assert rotate(path, 0)
@@ -101,7 +101,7 @@ def test_who_has_the_file_open_writes_into_the_new_one_after_a_rotation(path: Pa
     assert ("before" in path.with_name("system.log.old").read_text(), "after" in path.read_text()) == (True, True)
 
 
-def test_no_line_is_lost_or_torn_while_many_write_and_the_file_is_put_aside(path: Path, tmp_path: Path) -> None:
+def test_no_line_is_lost_or_incomplete_while_many_write_and_the_file_is_rotated(path: Path, tmp_path: Path) -> None:
     end, kept = tmp_path / "end", 0
     command = [sys.executable, "-c", WRITER, str(path), str(end)]
     writers = [subprocess.Popen([*command, str(n)], stdout=subprocess.PIPE, text=True) for n in range(3)]
@@ -111,7 +111,7 @@ def test_no_line_is_lost_or_torn_while_many_write_and_the_file_is_put_aside(path
         while kept < ROTATIONS and time.monotonic() < deadline:
             if rotate(path, 20_000) is not None:
                 kept += 1
-                # A file that was put aside is kept until everybody is done: a late line may still go there.
+                # A rotated file is kept until all writers are done, because a late line may still go there.
                 path.with_name("system.log.old").rename(path.with_name(f"kept-{kept}"))
             time.sleep(0.001)
     finally:
@@ -122,7 +122,7 @@ def test_no_line_is_lost_or_torn_while_many_write_and_the_file_is_put_aside(path
     assert (all(found), kept) == (True, ROTATIONS)
 
 
-def test_of_many_who_put_a_log_aside_at_once_one_does(path: Path) -> None:
+def test_of_many_concurrent_rotations_one_happens(path: Path) -> None:
     path.parent.mkdir()
     for _ in range(20):
         path.write_bytes(b"x" * 5000)

@@ -15,7 +15,7 @@ SLACK = {"bot_token": "xoxb-1"}
 WEBHOOK = {"url": "https://example.org/hook", "secret": "s"}
 
 
-def test_people_are_told_where_the_settings_say() -> None:
+def test_people_are_notified_in_the_configured_channel() -> None:
     assert isinstance(make_messenger(EnvoySettings()), LogMessenger)
     assert isinstance(make_messenger(EnvoySettings(webhook=EnvoyWebhookSettings(**WEBHOOK))), WebhookMessenger)
     assert make_messenger(EnvoySettings(slack=SlackSettings(bot_token="xoxb-1"))).target.name == "slack"  # noqa: S106 - nobody's
@@ -37,7 +37,7 @@ def test_wrong_settings_are_refused_by_name(settings: dict[str, object], words: 
 
 
 def test_without_its_client_slack_says_what_to_install() -> None:
-    # In a process of its own, where it was never imported.
+    # In its own process, where it was never imported.
     program = """
 import sys
 sys.modules["slack_sdk"] = None

@@ -54,7 +54,7 @@ def test_a_question_without_choices_has_no_buttons() -> None:
     assert "Reply in this thread" in str(question_blocks(question()))
 
 
-def test_slack_takes_no_more_and_no_longer_buttons_than_it_can() -> None:
+def test_buttons_stay_within_the_limits_of_slack() -> None:
     choices = ["x" * 100, "y" * 3000, " ", *(f"choice {number}" for number in range(40))]
     made = buttons(question(choices=choices))
     assert len(made) == 25
@@ -65,13 +65,13 @@ def test_slack_takes_no_more_and_no_longer_buttons_than_it_can() -> None:
     assert chosen.choice == "x" * 100
 
 
-def test_a_long_question_is_told_in_parts_that_slack_takes() -> None:
+def test_a_long_question_is_split_into_parts_that_slack_accepts() -> None:
     sections = [block for block in ended_question_blocks("w" * 7000, "over") if block["type"] == "section"]
     assert "".join(block["text"]["text"] for block in sections) == "w" * 7000
     assert max(len(block["text"]["text"]) for block in sections) <= 3000
 
 
-def test_who_sees_a_question_cut_cannot_answer_it_by_a_click() -> None:
+def test_a_truncated_question_cannot_be_answered_by_a_click() -> None:
     assert buttons(question("w" * 30_000, choices=["approve"]))
     for context, command in (({}, "kingdom inbox"), ({"ask_id": "task-1-9"}, "kingdom petition show task-1-9")):
         cut = question("w" * 30_001, choices=["approve"], **context)
@@ -87,11 +87,11 @@ def test_only_questions_have_blocks() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "approve", "{}", '{"task_id": 1}', "[]"])
-def test_a_button_of_somebody_else_is_none_of_ours(value: str) -> None:
+def test_a_button_of_another_app_is_ignored(value: str) -> None:
     assert read_choice(value) is None
 
 
-def test_what_anybody_wrote_is_shown_and_not_obeyed() -> None:
+def test_text_of_others_is_shown_without_markup() -> None:
     assert escape_text("<!here> & <https://x|y>") == "&lt;!here&gt; &amp; &lt;https://x|y&gt;"
     assert len(escape_text("x" * 50_000)) < 40_000
     assert len(escape_text("<" * 30_000)) < 40_000
@@ -107,13 +107,13 @@ def test_what_anybody_wrote_is_shown_and_not_obeyed() -> None:
         ("<@U0APP>", ""),
     ],
 )
-def test_an_answer_is_what_stands_behind_the_name_of_the_app(written: str, meant: str) -> None:
+def test_an_answer_is_the_text_after_the_name_of_the_app(written: str, meant: str) -> None:
     assert plain_text(written) == meant
 
 
-def test_people_are_named_and_words_are_not() -> None:
-    said = mention_people("U02ABCDEF may not answer; allowed: W0123456789, UPPERCASE")
-    assert said == "<@U02ABCDEF> may not answer; allowed: <@W0123456789>, UPPERCASE"
+def test_people_are_named_and_texts_are_not() -> None:
+    reply = mention_people("U02ABCDEF may not answer; allowed: W0123456789, UPPERCASE")
+    assert reply == "<@U02ABCDEF> may not answer; allowed: <@W0123456789>, UPPERCASE"
 
 
 def test_a_refusal_is_judged_by_whether_it_can_help_to_ask_again() -> None:
@@ -128,7 +128,7 @@ def test_a_refusal_is_judged_by_whether_it_can_help_to_ask_again() -> None:
     assert "invite the app" in hopeless.reason
 
 
-def test_a_refusal_that_nobody_knows_is_tried_three_times() -> None:
+def test_an_unknown_refusal_is_tried_three_times() -> None:
     tries = [classify_error("strange_day", 200, None, attempt) for attempt in (1, 2, 3)]
     assert [type(each) for each in tries] == [Throttled, Throttled, Rejected]
     assert tries[0] == Throttled(None, "Slack refused the message: strange_day")

@@ -23,7 +23,7 @@ class Log:
     def __init__(self) -> None:
         self.entries: list[LoggedEntry] = []
 
-    def says(self, seconds: float, entry_type: str, actor: str = "engine", **data: Any) -> None:
+    def add(self, seconds: float, entry_type: str, actor: str = "engine", **data: Any) -> None:
         entry = LogEntry(type=entry_type, actor=actor, data=data, at=after(seconds))
         self.entries.append(LoggedEntry(LogCursor(len(self.entries) + 1, 1), entry))
 
@@ -69,7 +69,7 @@ HEARD = ("event.detected", "event.dispatched", "event.discarded")
 
 
 def material(log: Log, *, assignments: Sequence[Assignment] | None = None, **strand: Any) -> TimelineData:
-    """Return a story of one event and one assignment, told by a log."""
+    """Return a timeline of one event and one assignment, built from a log."""
     given = [assignment()] if assignments is None else assignments
     happened = event()
     route = happened.routes[0]
@@ -80,14 +80,14 @@ def material(log: Log, *, assignments: Sequence[Assignment] | None = None, **str
 def begun() -> Log:
     """Return the log of a run whose agent has just been asked."""
     log = Log()
-    log.says(0, "event.detected", "sentinel", event_id=EVENT, source="github", event_type="github.pr.comment")
-    log.says(5, "event.dispatched", "king", event_id=EVENT, task_id=TASK, target_general="gen-a")
-    log.says(6, "WorkflowPlaced", workflowId=RUN, host="host-a", epoch=1)
-    log.says(7, "WorkStarted", workId=WORK, workflowId=RUN)
-    log.says(8, "QuerySent", workId=WORK, taskId=STEP, attempt=1)
+    log.add(0, "event.detected", "sentinel", event_id=EVENT, source="github", event_type="github.pr.comment")
+    log.add(5, "event.dispatched", "king", event_id=EVENT, task_id=TASK, target_general="gen-a")
+    log.add(6, "WorkflowPlaced", workflowId=RUN, host="host-a", epoch=1)
+    log.add(7, "WorkStarted", workId=WORK, workflowId=RUN)
+    log.add(8, "QuerySent", workId=WORK, taskId=STEP, attempt=1)
     return log
 
 
 def answered(log: Log, seconds: float, **more: Any) -> None:
-    said = {"workId": WORK, "taskId": STEP, "attempt": 1, "costUsd": 0.5, "response": "r", **more}
-    log.says(seconds, "QueryResponded", "host-a", **said)
+    data = {"workId": WORK, "taskId": STEP, "attempt": 1, "costUsd": 0.5, "response": "r", **more}
+    log.add(seconds, "QueryResponded", "host-a", **data)

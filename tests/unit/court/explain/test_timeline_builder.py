@@ -51,7 +51,7 @@ def the(timeline: Timeline, kind: MomentKind) -> Moment:
     return moment
 
 
-def test_the_decision_tells_the_rule_the_priority_and_the_time_it_waited() -> None:
+def test_the_decision_shows_the_rule_the_priority_and_the_waiting_time() -> None:
     decision = the(build_timeline(material(begun())), MomentKind.DECISION)
     assert (decision.who, decision.why, decision.seconds) == ("king", "its rule gen-a#1 matches, priority normal", 5.0)
 
@@ -66,7 +66,7 @@ def test_an_answer_has_its_duration_and_its_cost() -> None:
     assert (work.busy_seconds, work.cost_usd, timeline.cost_usd) == (3.0, 0.5, 0.5)
 
 
-def test_an_answer_that_came_too_late_is_told_and_costs_and_changes_nothing() -> None:
+def test_a_late_answer_is_logged_and_charged_and_changes_nothing() -> None:
     log = begun()
     answered(log, 9, ignored="attempt 1 is over, 2 is current")
     answered(log, 11)
@@ -77,11 +77,11 @@ def test_an_answer_that_came_too_late_is_told_and_costs_and_changes_nothing() ->
     assert timeline.strands[0].works[0].queries[0].ended_at == after(11)
 
 
-def test_a_lost_host_is_a_crash_and_what_its_transcript_tells_is_the_recovery() -> None:
+def test_a_lost_host_counts_as_a_crash_and_its_transcript_as_the_recovery() -> None:
     log = begun()
-    log.says(20, "WorkflowDisplaced", workflowId=RUN, host="host-a", epoch=1, reason="host-a is lost")
-    log.says(21, "WorkflowPlaced", workflowId=RUN, host="host-b", epoch=2)
-    log.says(25, "QueryReconciled", "host-b", workId=WORK, taskId=STEP, attempt=1, finding="ANSWERED", costUsd=0.2)
+    log.add(20, "WorkflowDisplaced", workflowId=RUN, host="host-a", epoch=1, reason="host-a is lost")
+    log.add(21, "WorkflowPlaced", workflowId=RUN, host="host-b", epoch=2)
+    log.add(25, "QueryReconciled", "host-b", workId=WORK, taskId=STEP, attempt=1, finding="ANSWERED", costUsd=0.2)
     timeline = build_timeline(material(log))
     assert the(timeline, MomentKind.CRASH).why == "host-a is lost"
     recoveries = [moment.what for moment in timeline.moments if moment.kind is MomentKind.RECOVERY]
@@ -91,7 +91,7 @@ def test_a_lost_host_is_a_crash_and_what_its_transcript_tells_is_the_recovery() 
     assert timeline.crashes == 1
 
 
-def test_a_query_that_nobody_has_answered_yet_is_told_when_it_was_sent() -> None:
+def test_an_unanswered_query_is_shown_with_the_time_when_it_was_sent() -> None:
     timeline = build_timeline(
         material(begun(), assignments=[assignment(status=AssignmentStatus.IN_PROGRESS, ended_at=None)])
     )
@@ -100,39 +100,39 @@ def test_a_query_that_nobody_has_answered_yet_is_told_when_it_was_sent() -> None
     assert timeline.strands[0].works[0].queries[0].outcome is QueryOutcome.OPEN
 
 
-def test_moments_keep_the_order_of_the_store_although_the_clock_of_a_host_is_behind() -> None:
+def test_moments_keep_the_order_of_the_store_even_if_the_clock_of_a_host_is_slow() -> None:
     log = begun()
     answered(log, 2)
-    log.says(12, "WorkCompleted", workId=WORK, workflowId=RUN)
+    log.add(12, "WorkCompleted", workId=WORK, workflowId=RUN)
     timeline = build_timeline(material(log))
     assert kinds(timeline)[-2:] == [MomentKind.QUERY, MomentKind.WORK]
     assert timeline.strands[0].works[0].queries[0].seconds == 0.0
 
 
-def test_a_run_that_goes_on_after_a_failure_is_one_retry_and_one_that_rested_is_none() -> None:
+def test_a_run_that_continues_after_a_failure_is_one_retry_and_a_resumed_pause_is_none() -> None:
     log = begun()
-    log.says(20, "WorkflowFailed", workflowId=RUN, reason="out of luck")
-    log.says(28, "RolledBack", "host-a", workflowId=RUN, checkpointId="", rescueRefs=[])
-    log.says(29, "WorkReset", workId=WORK, workflowId=RUN)
-    log.says(30, "WorkflowResumed", "gen-a", workflowId=RUN, fromWorkId=WORK)
-    log.says(40, "WorkflowPaused", workflowId=RUN)
-    log.says(50, "WorkflowResumed", "anna", workflowId=RUN, fromWorkId=WORK)
+    log.add(20, "WorkflowFailed", workflowId=RUN, reason="out of luck")
+    log.add(28, "RolledBack", "host-a", workflowId=RUN, checkpointId="", rescueRefs=[])
+    log.add(29, "WorkReset", workId=WORK, workflowId=RUN)
+    log.add(30, "WorkflowResumed", "gen-a", workflowId=RUN, fromWorkId=WORK)
+    log.add(40, "WorkflowPaused", workflowId=RUN)
+    log.add(50, "WorkflowResumed", "anna", workflowId=RUN, fromWorkId=WORK)
     timeline = build_timeline(material(log))
     assert timeline.retries == 1
     assert (the(timeline, MomentKind.RETRY).who, the(timeline, MomentKind.RETRY).work_id) == ("gen-a", WORK)
 
 
-def test_a_rollback_tells_where_to_and_what_was_kept() -> None:
+def test_a_rollback_shows_its_target_and_what_was_kept() -> None:
     log = begun()
-    log.says(30, "RolledBack", "host-a", workflowId=RUN, checkpointId=f"{RUN}-w1-c1", rescueRefs=["refs/rescue/1"])
+    log.add(30, "RolledBack", "host-a", workflowId=RUN, checkpointId=f"{RUN}-w1-c1", rescueRefs=["refs/rescue/1"])
     back = the(build_timeline(material(log)), MomentKind.CHECKPOINT)
     assert (back.what, back.why) == ("rolled back to checkpoint w1-c1", "uncommitted changes are kept: refs/rescue/1")
 
 
 def test_a_question_knows_its_answer_who_gave_it_and_how_long_that_took() -> None:
     log = begun()
-    log.says(10, "task.needs_human", "gen-a", task_id=TASK, question="Left or right?")
-    log.says(70, "task.resumed", "king", task_id="task-20260207-002", original_task_id=TASK)
+    log.add(10, "task.needs_human", "gen-a", task_id=TASK, question="Left or right?")
+    log.add(70, "task.resumed", "king", task_id="task-20260207-002", original_task_id=TASK)
     answer: dict[str, Any] = {"text": "left", "user": "anna"}
     resumed = assignment(id="task-20260207-002", root=TASK, type="resume", payload=answer, created_at=after(70))
     timeline = build_timeline(material(log, assignments=[assignment(), resumed]))
@@ -142,7 +142,7 @@ def test_a_question_knows_its_answer_who_gave_it_and_how_long_that_took() -> Non
     assert timeline.strands[0].resumed_as == ("task-20260207-002",)
 
 
-def test_calls_to_the_world_outside_stand_where_they_were_made() -> None:
+def test_external_calls_are_shown_where_they_were_made() -> None:
     ledger = Ledger.open("petition:p", "github", {}, "worker").record_sent(1, after(12))
     ledger = ledger.record_result(Unknown("no connection"), Idempotency.TIME)
     again = ledger.prepare_resend(2, Idempotency.TIME)
@@ -161,8 +161,8 @@ def test_calls_to_the_world_outside_stand_where_they_were_made() -> None:
     )
     log = begun()
     about = {"petition_id": "p", "task_id": TASK, "kind": "github.comment", "target": "acme/app#7"}
-    log.says(10, "petition.granted", "gen-a", **about)
-    log.says(41, "petition.performed", "gen-a", **about)
+    log.add(10, "petition.granted", "gen-a", **about)
+    log.add(41, "petition.performed", "gen-a", **about)
     timeline = build_timeline(material(log, petitions=[petition], ledgers={"p": done}))
     outside = [moment for moment in timeline.moments if moment.kind in (MomentKind.PETITION, MomentKind.EFFECT)]
     assert [moment.at for moment in outside] == [after(10), after(12), after(40), after(41)]
@@ -193,7 +193,7 @@ def test_a_petition_that_cannot_be_performed_at_once_says_what_it_waits_for(
         approve_by=approve_by,
     )
     log = begun()
-    log.says(10, "petition.requested", "gen-a", petition_id="p", task_id=TASK, kind=kind, target="acme/app#7")
+    log.add(10, "petition.requested", "gen-a", petition_id="p", task_id=TASK, kind=kind, target="acme/app#7")
     asked = the(build_timeline(material(log, petitions=[petition])), MomentKind.PETITION)
     assert (asked.what, asked.why) == (f"queued {kind} to acme/app#7", why)
 
@@ -206,12 +206,12 @@ def test_a_petition_that_cannot_be_performed_at_once_says_what_it_waits_for(
         ({"title": 7}, ""),
     ],
 )
-def test_an_event_is_about_the_first_words_of_its_source_that_say_anything(
+def test_the_subject_of_an_event_is_the_first_nonempty_text_of_its_source(
     payload: dict[str, Any], subject: str
 ) -> None:
-    told = build_timeline(replace(material(begun()), event=event(payload=payload)))
-    assert told.event
-    assert (told.event.subject, the(told, MomentKind.EVENT).why) == (subject, subject)
+    reported = build_timeline(replace(material(begun()), event=event(payload=payload)))
+    assert reported.event
+    assert (reported.event.subject, the(reported, MomentKind.EVENT).why) == (subject, subject)
 
 
 def test_a_hostile_title_is_text_on_the_page() -> None:
@@ -224,13 +224,13 @@ def test_a_hostile_title_is_text_on_the_page() -> None:
 
 def test_a_question_that_was_answered_at_the_run_itself_is_no_open_one() -> None:
     log = begun()
-    log.says(10, "task.needs_human", "gen-a", task_id=TASK, question="Left or right?")
-    log.says(70, "WorkflowResumed", "anna", workflowId=RUN, fromWorkId=WORK)
+    log.add(10, "task.needs_human", "gen-a", task_id=TASK, question="Left or right?")
+    log.add(70, "WorkflowResumed", "anna", workflowId=RUN, fromWorkId=WORK)
     (question,) = build_timeline(material(log)).strands[0].questions
     assert (question.answered_by, question.seconds) == ("anna", 60.0)
 
 
-def test_calls_that_the_ledger_did_not_keep_are_told_of() -> None:
+def test_calls_missing_from_the_ledger_are_reported() -> None:
     ledger = Ledger.open("petition:p", "github", {}, "worker")
     for fence in range(1, 31):
         ledger = ledger.record_sent(fence, after(fence)).record_result(Throttled(None), Idempotency.TIME)
@@ -239,38 +239,45 @@ def test_calls_that_the_ledger_did_not_keep_are_told_of() -> None:
     assert "10 of 31 calls to github are not stored, only the first and the newest are" in timeline.missing
 
 
-def test_an_event_that_waits_says_for_whom_and_for_what() -> None:
+def test_a_waiting_event_says_who_must_act_and_why() -> None:
     route = Route(general="gen-a", rule="gen-a#1", waiting="place-1")
     place = WaitingEntry(
         event_id=EVENT, general="gen-a", rule="gen-a#1", priority=Priority.LOW, since=BEGIN, reason="soldiers is full"
     )
     waiting = event(status=EventStatus.PENDING, routes=(route,))
     strand = StrandData(id="place-1", route=route, waiting=place)
-    heard = begun().about("event.detected")
-    timeline = build_timeline(TimelineData(about=EVENT, event_id=EVENT, event=waiting, entries=heard, strands=[strand]))
-    (told,) = timeline.strands
-    assert (told.status, told.reason, told.general, told.priority) == ("waiting", "soldiers is full", "gen-a", "low")
+    received = begun().about("event.detected")
+    timeline = build_timeline(
+        TimelineData(about=EVENT, event_id=EVENT, event=waiting, entries=received, strands=[strand])
+    )
+    (reported,) = timeline.strands
+    assert (reported.status, reported.reason, reported.general, reported.priority) == (
+        "waiting",
+        "soldiers is full",
+        "gen-a",
+        "low",
+    )
     assert (timeline.status, timeline.ended_at, timeline.missing) == ("waiting", None, ())
 
 
 def test_an_event_for_two_generals_has_a_strand_for_each_and_ends_with_the_later_one() -> None:
     other = "task-20260207-009"
     log = begun()
-    log.says(9, "event.dispatched", "king", event_id=EVENT, task_id=other, target_general="gen-b")
+    log.add(9, "event.dispatched", "king", event_id=EVENT, task_id=other, target_general="gen-b")
     answered(log, 11)
-    told = material(log)
+    logged = material(log)
     late = assignment(id=other, target_general="gen-b", ended_at=after(900), status=AssignmentStatus.FAILED)
     second = StrandData(id=other, assignments=[late])
     happened = event(status=EventStatus.FAILED, outcome="failed")
-    timeline = build_timeline(replace(told, about=EVENT, event=happened, strands=[*told.strands, second]))
+    timeline = build_timeline(replace(logged, about=EVENT, event=happened, strands=[*logged.strands, second]))
     assert [(strand.general, strand.waited_seconds) for strand in timeline.strands] == [("gen-a", 5.0), ("gen-b", 9.0)]
     assert (timeline.status, timeline.ended_at, timeline.cost_usd) == ("failed", after(900), 0.5)
 
 
-def test_what_is_not_kept_any_more_is_told_from_the_log_with_a_note() -> None:
+def test_an_expired_document_is_described_from_the_log_with_a_note() -> None:
     log = begun()
     answered(log, 11)
-    log.says(20, "task.completed", "gen-a", task_id=TASK, status="success", duration_seconds=9)
+    log.add(20, "task.completed", "gen-a", task_id=TASK, status="success", duration_seconds=9)
     gone = StrandData(id=TASK, entries=log.besides(*HEARD))
     timeline = build_timeline(TimelineData(about=EVENT, event_id=EVENT, entries=log.about(*HEARD), strands=[gone]))
     assert timeline.event
@@ -279,16 +286,16 @@ def test_what_is_not_kept_any_more_is_told_from_the_log_with_a_note() -> None:
     assert len(timeline.missing) == 2
 
 
-def test_what_happened_to_the_roles_is_told_only_as_long_as_it_went_on() -> None:
+def test_restarts_of_roles_are_shown_only_while_they_repeat() -> None:
     log = begun()
-    told = material(log)
+    logged = material(log)
     for seconds in (100, 700):
-        log.says(seconds, "recovery.session_restarted", "chamberlain", target="king", pid=1)
-    timeline = build_timeline(replace(told, role_entries=log.about("recovery.session_restarted")))
+        log.add(seconds, "recovery.session_restarted", "chamberlain", target="king", pid=1)
+    timeline = build_timeline(replace(logged, role_entries=log.about("recovery.session_restarted")))
     assert [moment.at for moment in timeline.moments if moment.kind is MomentKind.CRASH] == [after(100)]
 
 
-def test_every_entry_that_is_told_is_one_that_somebody_writes() -> None:
+def test_every_described_entry_is_written_by_some_code() -> None:
     written = {
         *CATALOG,
         *(kind.name for kind in EVENT_TYPES.values()),
@@ -298,16 +305,16 @@ def test_every_entry_that_is_told_is_one_that_somebody_writes() -> None:
 
 
 @pytest.mark.parametrize("struct", WRITTEN.values(), ids=WRITTEN)
-def test_every_entry_can_be_told_by_the_fields_that_it_has(struct: type[msgspec.Struct]) -> None:
+def test_every_entry_can_be_shown_by_the_fields_that_it_has(struct: type[msgspec.Struct]) -> None:
     samples = {msgspec.inspect.DictType: {}, msgspec.inspect.IntType: 1, msgspec.inspect.VarTupleType: []}
     fields = msgspec.inspect.type_info(struct)
     assert isinstance(fields, msgspec.inspect.StructType)
     data = {field.encode_name: samples.get(type(field.type), "some-text") for field in fields.fields}
     name = next(name for name, each in WRITTEN.items() if each is struct)
     log = begun()
-    log.says(9, name, "somebody", **data)
-    told = [moment for moment in build_timeline(material(log)).moments if moment.who == "somebody"]
-    assert len(told) <= 1
+    log.add(9, name, "somebody", **data)
+    logged = [moment for moment in build_timeline(material(log)).moments if moment.who == "somebody"]
+    assert len(logged) <= 1
 
 
 def test_the_json_of_a_timeline_can_be_read_back() -> None:

@@ -41,7 +41,7 @@ def test_of_two_the_one_that_came_earlier_by_the_bonus_of_its_priority_is_first(
 
 
 @given(since=_moments, priority=st.sampled_from(Priority), lets=st.sampled_from(AdmissionLevel))
-def test_everything_that_waits_long_enough_passes_a_gate_that_is_not_shut(
+def test_everything_that_waits_long_enough_passes_an_open_limiter(
     since: datetime, priority: Priority, lets: AdmissionLevel
 ) -> None:
     rule = AdmissionRule(name="health", level=lets, reason="")
@@ -75,7 +75,7 @@ def test_each_level_of_health_lets_its_part_begin(level: str, lets: AdmissionLev
     assert (rule.level, rule.reason) == (lets, f"health is {level} (cpu)")
 
 
-def test_a_reading_that_only_the_processors_made_worse_lets_everything_begin() -> None:
+def test_a_health_reading_that_is_worse_only_by_cpu_lets_everything_begin() -> None:
     for busy in (
         {**reading("red"), "reason": "cpu_percent: 95", "stop_level": "green", "stop_reason": "memory_percent: 20"},
         {**reading("red"), "reason": "cpu_percent: 95"},
@@ -108,11 +108,11 @@ def test_a_reading_counts_for_two_minutes() -> None:
     assert stale.reason == "the last health reading is 121 s old, which counts as orange"
 
 
-def test_without_anybody_who_measures_everything_may_begin() -> None:
+def test_without_a_health_reading_everything_may_begin() -> None:
     assert health_rule(None, NOON, SETTINGS).level is AdmissionLevel.EVERYTHING
 
 
-def test_a_reading_that_cannot_be_read_lets_nothing_begin() -> None:
+def test_an_unreadable_health_reading_lets_nothing_begin() -> None:
     assert health_rule({"level": "green"}, NOON, SETTINGS).level is AdmissionLevel.NOTHING
 
 
@@ -134,6 +134,6 @@ def test_each_share_of_the_money_lets_less_begin(spent: str, lets: AdmissionLeve
 
 
 @given(rules=st.lists(st.sampled_from(AdmissionLevel), min_size=1))
-def test_the_strictest_gate_counts(rules: list[AdmissionLevel]) -> None:
+def test_the_strictest_limit_counts(rules: list[AdmissionLevel]) -> None:
     every = [AdmissionRule(name=str(number), level=lets, reason="") for number, lets in enumerate(rules)]
     assert strictest_rule(*every).level == max(rules)

@@ -14,7 +14,7 @@ def reasons(decision: RoutingDecision) -> dict[str, str]:
     return {considered.rule: considered.reason for considered in decision.considered}
 
 
-def test_the_first_fitting_general_gets_an_event_by_order_then_name() -> None:
+def test_the_first_matching_general_by_order_and_name_gets_an_event() -> None:
     packages = [
         make_package("gen-late", wants("github.*"), order=200),
         make_package("gen-b", wants("github.*")),
@@ -31,7 +31,7 @@ def test_the_first_fitting_general_gets_an_event_by_order_then_name() -> None:
     }
 
 
-def test_everybody_who_says_also_gets_it_too_but_once() -> None:
+def test_every_general_that_says_also_gets_the_event_once() -> None:
     packages = [
         make_package("gen-audit", wants("*", also=True), wants("github.*", also=True), order=1),
         make_package("gen-pr", wants("github.*")),
@@ -42,13 +42,13 @@ def test_everybody_who_says_also_gets_it_too_but_once() -> None:
     assert reasons(decision)["gen-audit#2"] == "matches, but its General already gets it"
 
 
-def test_nobody_is_an_answer_with_reasons_too() -> None:
+def test_a_decision_for_no_general_has_reasons_too() -> None:
     decision = route_event(make_event(repo=None), [make_package("gen-pr", wants("*", repos=("acme/*", "other/x")))])
     assert decision.choices == ()
     assert reasons(decision) == {"gen-pr#1": "repo is None, wanted one of 'acme/*', 'other/x'"}
 
 
-def test_a_general_that_hears_of_an_event_and_wants_another_one_is_told_from_none_that_hears_of_it() -> None:
+def test_a_general_with_unmet_conditions_is_distinguished_from_one_without_a_subscription() -> None:
     packages = [make_package("gen-pr", wants("github.*", where={"payload.action": "opened"}))]
     assert why_unrouted(make_event(1), packages) == "no rule of a General matches it"
     assert why_unrouted(make_event(1, "jira.ticket.assigned"), packages) == "no General subscribes to it"
@@ -60,7 +60,7 @@ def test_names_of_repositories_have_no_case_as_on_github_but_other_texts_do() ->
     assert not route_event(event, [make_package("gen-pr", wants("*", where={"payload.reason": "mention"}))]).choices
 
 
-def test_conditions_look_at_fields_by_their_path_and_tell_the_value_they_found() -> None:
+def test_conditions_read_fields_by_their_path_and_show_the_found_value() -> None:
     def decide(where: dict[str, object]) -> str:
         event = make_event(payload={"reason": "mention", "labels": ["bug", "urgent"], "draft": True, "number": 1})
         (considered,) = route_event(event, [make_package("gen-pr", wants("*", where=where))]).considered
@@ -78,7 +78,7 @@ def test_conditions_look_at_fields_by_their_path_and_tell_the_value_they_found()
     assert decide({"payload.number": "1"}) == "payload.number is 1, wanted '1'"
 
 
-def test_a_subscription_may_change_the_priority_and_say_what_an_event_is_about() -> None:
+def test_a_subscription_may_change_the_priority_and_the_subject_of_an_event() -> None:
     subscription = wants("*", priority=Priority.HIGH, supersedes="{repo}#{payload.number}", debounce_seconds=30)
     (choice,) = route_event(make_event(7), [make_package("gen-pr", subscription)]).choices
     assert (choice.priority, choice.key, choice.debounce_seconds) == (Priority.HIGH, "acme/app#7", 30)
@@ -114,7 +114,7 @@ def test_a_reason_shows_no_more_than_the_beginning_of_a_long_text() -> None:
         ("github.pr.mentioned", "@bot what is this?", ()),
     ],
 )
-def test_shipped_generals_test_a_pull_request_beside_its_review_or_on_request(
+def test_shipped_generals_test_a_pull_request_during_its_review_or_on_request(
     event_type: str, text: str, generals: tuple[str, ...]
 ) -> None:
     event = make_event(7, event_type, payload={"number": 7, "text": text})

@@ -1,4 +1,4 @@
-"""When a schedule fires: over changes of the clocks, and after nobody was there."""
+"""When a schedule fires: over changes of the clocks, and after an outage."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
@@ -32,7 +32,7 @@ def test_in_the_repeated_hour_the_next_time_is_never_over() -> None:
         assert found == (utc(2026, 11, 1, 5, 30) if minutes < 30 else utc(2026, 11, 2, 6, 30))
 
 
-def test_a_time_that_the_clocks_skip_comes_when_the_hour_is_over() -> None:
+def test_a_time_that_the_clocks_skip_fires_at_the_end_of_the_hour() -> None:
     found = list(islice(schedule_times("30 2 * * *", NEW_YORK, utc(2026, 3, 7, 12)), 2))
     assert found == [utc(2026, 3, 8, 7), utc(2026, 3, 9, 6, 30)]
 
@@ -55,12 +55,12 @@ def due(catch_up: Any, first: datetime, now: datetime, cron: str = "0 * * * *") 
     return due_times(every(cron, catch_up=catch_up), NEW_YORK, first, now, LATE)
 
 
-def test_a_time_of_just_now_fires_whatever_is_caught_up() -> None:
+def test_a_time_that_has_just_come_fires_under_every_catch_up_rule() -> None:
     for catch_up in ("none", "once", "all"):
         assert due(catch_up, NOON, NOON + timedelta(seconds=9)) == [NOON]
 
 
-def test_times_that_nobody_was_there_for_fire_never_once_or_all() -> None:
+def test_missed_times_fire_never_once_or_all() -> None:
     now = NOON + timedelta(hours=2, minutes=30)
     assert due("none", NOON, now) == []
     assert due("once", NOON, now) == [NOON + timedelta(hours=2)]

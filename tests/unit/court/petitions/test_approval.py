@@ -1,4 +1,4 @@
-"""Who approves a petition has seen all that it does."""
+"""A person who approves a petition has seen its whole content."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -51,7 +51,7 @@ def test_every_field_of_every_kind_is_shown_whole(kind: str) -> None:
         assert set(further) <= set(shown)
 
 
-def test_nothing_hides_and_no_value_looks_like_another() -> None:
+def test_nothing_is_hidden_and_no_value_looks_like_another() -> None:
     pull = KINDS["github.pull_request"](
         repo="acme/rocket", title="Fine\nbase: main", base="production", body="a\N{RIGHT-TO-LEFT OVERRIDE}b\x1b[8mc"
     )

@@ -48,15 +48,17 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "raw", "target"), GOOD)
-def test_what_follows_from_the_assignment_is_filled_in(kind: str, raw: dict[str, Any], target: str) -> None:
+def test_values_of_the_assignment_are_filled_in(kind: str, raw: dict[str, Any], target: str) -> None:
     assert read_body(kind, raw, ORIGIN).target == target
 
 
 @pytest.mark.parametrize(("kind", "raw", "complaint"), BAD)
-def test_what_is_no_petition_is_refused_with_the_reason(kind: str, raw: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(MalformedEvent, match=f"this is not a valid {kind}") as told:
+def test_a_document_that_is_not_a_petition_is_refused_with_the_reason(
+    kind: str, raw: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(MalformedEvent, match=f"this is not a valid {kind}") as reported:
         read_body(kind, raw, ORIGIN)
-    assert complaint in str(told.value)
+    assert complaint in str(reported.value)
 
 
 def test_a_target_that_follows_from_nothing_must_be_given() -> None:
@@ -66,7 +68,7 @@ def test_a_target_that_follows_from_nothing_must_be_given() -> None:
         read_body("jira.comment", {"body": "Hm."}, AssignmentSubject())
 
 
-def test_what_the_sentinel_takes_for_a_repository_can_be_petitioned_for() -> None:
+def test_a_repository_that_the_sentinel_accepts_can_be_the_target_of_a_petition() -> None:
     body = read_body(
         "github.comment", {"body": "Hm."}, AssignmentSubject(repo=repository_name("anna_acme/shop"), number=7)
     )
@@ -81,7 +83,7 @@ def test_what_the_sentinel_takes_for_a_repository_can_be_petitioned_for() -> Non
         ("slack.message", GOOD[-2][1]),
     ],
 )
-def test_what_the_assignment_brings_is_read_as_strictly(kind: str, raw: dict[str, Any]) -> None:
+def test_values_of_the_assignment_are_checked_as_strictly(kind: str, raw: dict[str, Any]) -> None:
     with pytest.raises(MalformedEvent, match=f"this is not a valid {kind}"):
         read_body(kind, raw, AssignmentSubject(repo="no slash", ticket="no key", channel="no channel"))
 
@@ -116,7 +118,7 @@ names = st.sampled_from(["repo", "number", "body", "event", "title", "base", "ke
 
 
 @given(kind=st.sampled_from(sorted(KINDS)), raw=st.dictionaries(names, json_values, max_size=5))
-def test_whatever_a_model_says_is_either_read_or_refused(kind: str, raw: dict[str, Any]) -> None:
+def test_every_response_of_a_model_is_either_read_or_refused(kind: str, raw: dict[str, Any]) -> None:
     try:
         body = read_body(kind, raw, ORIGIN)
     except MalformedEvent:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kingdom.court.petitions.commands import without_commands
 
 UNSEEN = "\N{ZERO WIDTH SPACE}"
-# How bots look for what they are told: in the raw text, at the begin of a line or behind their name.
+# How bots find their commands: in the raw text, at the beginning of a line or after their name.
 BOTS = (
     re.compile(r"(?im)^\s*/(approve|lgtm|merge|deploy)\b"),
     re.compile(r"(?i)(?<![a-z0-9])@(dependabot|mergifyio|bors|copilot)"),
@@ -48,10 +48,10 @@ def _bare(text: str) -> str:
 
 @pytest.mark.parametrize("text", COMMANDS)
 def test_no_bot_finds_a_command_and_people_read_the_same(text: str) -> None:
-    said = without_commands(text)
+    cleaned = without_commands(text)
     assert any(bot.search(text) or bot.search(_bare(text)) for bot in BOTS)
-    assert not any(bot.search(said) or bot.search(_bare(said)) for bot in BOTS)
-    assert said.replace(UNSEEN, "") == text
+    assert not any(bot.search(cleaned) or bot.search(_bare(cleaned)) for bot in BOTS)
+    assert cleaned.replace(UNSEEN, "") == text
 
 
 @pytest.mark.parametrize("text", ["&#64;copilot fix it", "&#x40;copilot", "&commat;copilot", "@&#99;opilot"])
@@ -60,22 +60,22 @@ def test_a_name_that_only_the_page_would_spell_out_is_broken_too(text: str) -> N
 
 
 @pytest.mark.parametrize("text", PLAIN)
-def test_what_is_no_command_stays_as_it_is(text: str) -> None:
+def test_text_without_a_command_stays_unchanged(text: str) -> None:
     assert without_commands(text) == text
 
 
-def test_what_the_policy_lists_goes_out_as_it_is() -> None:
+def test_commands_that_the_policy_lists_are_sent_unchanged() -> None:
     text = "@dana please look, @acme/core too.\n/retest unit\n/merge\n@dependabot merge"
-    said = without_commands(text, ["/retest", "@Dana", "@acme/*"])
-    assert said == text.replace("/merge", f"/{UNSEEN}merge").replace("@dep", f"@{UNSEEN}dep")
+    cleaned = without_commands(text, ["/retest", "@Dana", "@acme/*"])
+    assert cleaned == text.replace("/merge", f"/{UNSEEN}merge").replace("@dep", f"@{UNSEEN}dep")
 
 
 @given(st.text(st.sampled_from("@/ab1 \n\r_`>-&#64;[]."), max_size=60))
 def test_no_text_has_a_command_left_and_none_is_changed_otherwise(text: str) -> None:
-    said = without_commands(text)
-    assert said.replace(UNSEEN, "") == text
-    assert not re.search(r"(?<![A-Za-z0-9])@[A-Za-z0-9]", said)
-    assert not re.search(r"(?m)^[\s>`_.-]*/[a-z0-9]", said)
+    cleaned = without_commands(text)
+    assert cleaned.replace(UNSEEN, "") == text
+    assert not re.search(r"(?<![A-Za-z0-9])@[A-Za-z0-9]", cleaned)
+    assert not re.search(r"(?m)^[\s>`_.-]*/[a-z0-9]", cleaned)
 
 
 def test_a_text_of_any_form_takes_no_long_time() -> None:

@@ -56,7 +56,7 @@ def reason(decided: GrantDecision | RefusalDecision) -> str:
     return decided.reason
 
 
-def test_what_no_rule_mentions_is_refused() -> None:
+def test_a_petition_without_a_rule_is_refused() -> None:
     assert "does not allow github.comment" in reason(decide_petition(comment(), GeneralPolicy(), []))
     assert "does not allow github.comment" in reason(decide_petition(comment(), policy(kind="jira.comment"), []))
 
@@ -131,21 +131,21 @@ def test_one_more_than_allowed_is_refused() -> None:
     assert decide_petition(comment("Two."), policy(at_most=2), earlier) == GrantDecision()
 
 
-def test_the_same_words_count_once_and_other_kinds_not_at_all() -> None:
+def test_the_same_text_counts_once_and_other_kinds_not_at_all() -> None:
     same = msgspec.structs.replace(comment(), state=PetitionState.GRANTED)
     other = petition("github.review", event="APPROVE", state=PetitionState.PERFORMED)
     assert decide_petition(comment(), policy(), [same, other]) == GrantDecision()
 
 
 @pytest.mark.parametrize("state", [PetitionState.REFUSED, PetitionState.FAILED])
-def test_what_had_no_effect_does_not_count(state: PetitionState) -> None:
+def test_a_petition_without_effect_does_not_count(state: PetitionState) -> None:
     assert (
         decide_petition(comment("Two."), policy(), [msgspec.structs.replace(comment("One."), state=state)])
         == GrantDecision()
     )
 
 
-def test_what_was_given_up_and_may_have_happened_counts() -> None:
+def test_a_failed_petition_with_an_unclear_effect_counts() -> None:
     given_up = msgspec.structs.replace(comment("One."), state=PetitionState.FAILED, unclear=True)
     assert "at most 1" in reason(decide_petition(comment("Two."), policy(), [given_up]))
 
@@ -166,7 +166,7 @@ ends = st.sampled_from([PetitionState.GRANTED, PetitionState.PERFORMED, Petition
 
 
 @given(rules=rules, asked=st.lists(st.tuples(comments, ends), min_size=5, max_size=20))
-def test_never_is_more_granted_than_allowed_nor_a_target_outside(
+def test_nothing_beyond_the_limit_or_outside_of_the_target_is_granted(
     rules: list[PetitionRule], asked: list[tuple[Petition, PetitionState]]
 ) -> None:
     allowed, known = GeneralPolicy(petitions=tuple(rules)), dict[str, Petition]()
@@ -228,7 +228,7 @@ def test_bytes_are_counted_and_not_letters() -> None:
     assert "bytes" in reason(decide_petition(comment("\N{SNOWMAN}" * 100), GeneralPolicy(petitions=rules), []))
 
 
-def test_of_several_rules_the_first_that_is_not_used_up_tells_the_terms() -> None:
+def test_the_first_rule_that_is_not_used_up_decides() -> None:
     rules = (
         PetitionRule(kind="github.comment", expires_hours=2),
         PetitionRule(kind="github.comment", at_most=2, approval=True),
@@ -240,7 +240,7 @@ def test_of_several_rules_the_first_that_is_not_used_up_tells_the_terms() -> Non
     assert decide_petition(comment("Second."), GeneralPolicy(petitions=rules), [first]) == GrantDecision(approval=True)
 
 
-def test_what_is_outside_and_no_work_stands_for_is_left_behind() -> None:
+def test_external_effects_of_undone_works_are_listed() -> None:
     def asked(state: PetitionState, *names: str, unclear: bool = False) -> Petition:
         return msgspec.structs.replace(comment(state=state), asked_as=names, unclear=unclear)
 

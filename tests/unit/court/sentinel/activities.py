@@ -1,4 +1,4 @@
-"""Happenings at one place of GitHub, as webhooks and notifications tell them; times are seconds."""
+"""Activities of one subject on GitHub, from webhooks and notifications. Times are seconds."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ def at(seconds: float) -> datetime:
     return EPOCH + timedelta(seconds=seconds)
 
 
-def _told(source: ActivitySource, event_id: str, reason: str, seconds: float, comment: str) -> GitHubActivity:
+def _activity(source: ActivitySource, event_id: str, reason: str, seconds: float, comment: str) -> GitHubActivity:
     kind, priority = event_type_of("PullRequest", reason)
     event = ExternalEvent(
         id=event_id,
@@ -31,21 +31,23 @@ def _told(source: ActivitySource, event_id: str, reason: str, seconds: float, co
 
 
 def hook(reason: str, seconds: float, comment: str = "") -> GitHubActivity:
-    return _told(ActivitySource.HOOK, f"evt-github-hook-{reason.replace('_', '-')}-{seconds}", reason, seconds, comment)
+    return _activity(
+        ActivitySource.HOOK, f"evt-github-hook-{reason.replace('_', '-')}-{seconds}", reason, seconds, comment
+    )
 
 
 def poll(reason: str, seconds: float, comment: str = "") -> GitHubActivity:
-    return _told(ActivitySource.POLL, f"evt-github-1-{seconds}", reason, seconds, comment)
+    return _activity(ActivitySource.POLL, f"evt-github-1-{seconds}", reason, seconds, comment)
 
 
 @dataclass
-class Ear:
-    """Somebody who hears one thing after another, and keeps what was news."""
+class ActivityLog:
+    """Records activities one after another, and keeps those that were news."""
 
     history: SubjectHistory = field(default_factory=lambda: SubjectHistory(subject=SUBJECT))
     news: list[GitHubActivity] = field(default_factory=list)
 
-    def hears(self, *activities: GitHubActivity) -> int:
+    def record(self, *activities: GitHubActivity) -> int:
         """Return how many of these were news."""
         count = 0
         for each in activities:

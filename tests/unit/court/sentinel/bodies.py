@@ -1,4 +1,4 @@
-"""Notifications and webhooks as GitHub writes them, cut down to what is read."""
+"""Notifications and webhooks of GitHub, with only the fields that the Sentinel reads."""
 
 from typing import Any
 
@@ -51,5 +51,11 @@ def review_requested(login: str = US, **more: Any) -> dict[str, Any]:
 
 def commented(body: str, *, pull: bool = True, by: str = "octocat", author: str = "octocat") -> dict[str, Any]:
     issue = thing(pull=False, author=author, **({"pull_request": {"url": PULL_URL}} if pull else {}))
-    said = {"id": 99, "body": body, "user": user(by), "created_at": "2026-02-07T10:01:00Z", "html_url": "https://x/99"}
-    return webhook("created", by=by, issue=issue, comment=said)
+    comment = {
+        "id": 99,
+        "body": body,
+        "user": user(by),
+        "created_at": "2026-02-07T10:01:00Z",
+        "html_url": "https://x/99",
+    }
+    return webhook("created", by=by, issue=issue, comment=comment)

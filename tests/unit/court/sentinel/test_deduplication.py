@@ -8,21 +8,21 @@ import pytest
 
 from kingdom.court.sentinel.deduplication import SubjectHistory, record_activity
 from kingdom.court.sentinel.github_activity import GitHubActivity
-from tests.unit.court.sentinel.activities import SUBJECT, Ear, at, hook, poll
+from tests.unit.court.sentinel.activities import SUBJECT, ActivityLog, at, hook, poll
 
 HOURS = 3600
 
 
 @pytest.mark.parametrize("skew", [0, 1, 20])
-def test_a_review_request_is_news_once_whichever_tells_first(skew: int) -> None:
+def test_a_review_request_is_news_once_whichever_source_reports_it_first(skew: int) -> None:
     asked, noticed = hook("review_requested", 100), poll("review_requested", 100 + skew)
-    assert [Ear().hears(asked, noticed), Ear().hears(noticed, asked)] == [1, 1]
+    assert [ActivityLog().record(asked, noticed), ActivityLog().record(noticed, asked)] == [1, 1]
 
 
 def test_nothing_is_news_twice_in_any_order_with_any_repetition() -> None:
-    told = [hook("review_requested", 100), poll("review_requested", 101)] * 2
-    for order in itertools.permutations(told):
-        assert Ear().hears(*order) == 1
+    reported = [hook("review_requested", 100), poll("review_requested", 101)] * 2
+    for order in itertools.permutations(reported):
+        assert ActivityLog().record(*order) == 1
 
 
 @pytest.mark.parametrize("way", ["poll", "hook", "both"])
@@ -30,75 +30,75 @@ def test_a_review_that_is_requested_again_is_news_again(way: str) -> None:
     first = [hook("review_requested", 0), poll("review_requested", 1)]
     again = [hook("review_requested", 40), poll("review_requested", 41)]
     wanted = {"poll": slice(1, 2), "hook": slice(0, 1), "both": slice(0, 2)}[way]
-    ear = Ear()
-    assert ear.hears(*first[wanted]) == 1
-    assert ear.hears(*again[wanted]) == 1
+    activity_log = ActivityLog()
+    assert activity_log.record(*first[wanted]) == 1
+    assert activity_log.record(*again[wanted]) == 1
     for order in itertools.permutations([*first[wanted], *again[wanted]]):
-        assert Ear().hears(*order) == 2
+        assert ActivityLog().record(*order) == 2
 
 
 def test_a_review_that_is_requested_again_seconds_later_is_news_again_for_both() -> None:
-    told = [hook("review_requested", 0), hook("review_requested", 5), poll("review_requested", 5)]
-    for order in itertools.permutations(told):
-        assert Ear().hears(*order) == 2
+    reported = [hook("review_requested", 0), hook("review_requested", 5), poll("review_requested", 5)]
+    for order in itertools.permutations(reported):
+        assert ActivityLog().record(*order) == 2
 
 
 @pytest.mark.parametrize("gap", [1, 2, 3])
 def test_of_two_requests_within_a_moment_each_notification_is_explained_by_its_own_webhook(gap: int) -> None:
     first, again = hook("review_requested", 0), hook("review_requested", gap)
     noticed = [poll("review_requested", 0), poll("review_requested", gap)]
-    assert Ear().hears(first, again, *noticed) == 2
-    assert Ear().hears(first, noticed[0], again, noticed[1]) == 2
+    assert ActivityLog().record(first, again, *noticed) == 2
+    assert ActivityLog().record(first, noticed[0], again, noticed[1]) == 2
 
 
 def test_a_lost_webhook_is_made_up_for_by_the_notification() -> None:
-    ear = Ear()
-    assert ear.hears(hook("review_requested", 0), poll("review_requested", 1)) == 1
-    assert ear.hears(poll("review_requested", 2 * HOURS)) == 1
+    activity_log = ActivityLog()
+    assert activity_log.record(hook("review_requested", 0), poll("review_requested", 1)) == 1
+    assert activity_log.record(poll("review_requested", 2 * HOURS)) == 1
 
 
 def test_a_webhook_explains_no_notification_after_the_one_that_it_explained() -> None:
-    ear = Ear()
-    assert ear.hears(hook("state_change", 0), hook("state_change", 25), poll("author", 26)) == 2
-    assert ear.hears(poll("author", 50)) == 1
+    activity_log = ActivityLog()
+    assert activity_log.record(hook("state_change", 0), hook("state_change", 25), poll("author", 26)) == 2
+    assert activity_log.record(poll("author", 50)) == 1
 
 
 def test_a_webhook_that_comes_hours_late_is_not_news_if_the_notification_was() -> None:
-    ear = Ear()
-    ear.hears(poll("review_requested", 5), poll("review_requested", 5 * HOURS))
-    assert ear.hears(hook("review_requested", 5 * HOURS), hook("review_requested", 4)) == 0
+    activity_log = ActivityLog()
+    activity_log.record(poll("review_requested", 5), poll("review_requested", 5 * HOURS))
+    assert activity_log.record(hook("review_requested", 5 * HOURS), hook("review_requested", 4)) == 0
 
 
 def test_a_comment_that_comes_under_the_reason_of_an_earlier_request_is_news_once() -> None:
     comment, thread = hook("comment", 500, "issues/comments/9"), poll("review_requested", 501, "issues/comments/9")
     for order in itertools.permutations([comment, thread]):
-        ear = Ear()
-        ear.hears(hook("review_requested", 0), poll("review_requested", 0))
-        assert ear.hears(*order) == 1
+        activity_log = ActivityLog()
+        activity_log.record(hook("review_requested", 0), poll("review_requested", 0))
+        assert activity_log.record(*order) == 1
 
 
 def test_a_comment_does_not_hide_the_first_review_request_that_came_with_it() -> None:
-    ear = Ear()
-    assert ear.hears(hook("comment", 100, "issues/comments/9")) == 1
-    assert ear.hears(poll("review_requested", 101, "issues/comments/9")) == 1
-    assert ear.hears(hook("review_requested", 99)) == 0
+    activity_log = ActivityLog()
+    assert activity_log.record(hook("comment", 100, "issues/comments/9")) == 1
+    assert activity_log.record(poll("review_requested", 101, "issues/comments/9")) == 1
+    assert activity_log.record(hook("review_requested", 99)) == 0
 
 
 def test_a_comment_whose_webhook_was_lost_is_news_though_another_came_seconds_before() -> None:
-    ear = Ear()
-    ear.hears(hook("comment", 100, "issues/comments/1"))
-    assert ear.hears(poll("comment", 103, "issues/comments/2")) == 1
-    assert ear.hears(hook("comment", 103, "issues/comments/2")) == 0
+    activity_log = ActivityLog()
+    activity_log.record(hook("comment", 100, "issues/comments/1"))
+    assert activity_log.record(poll("comment", 103, "issues/comments/2")) == 1
+    assert activity_log.record(hook("comment", 103, "issues/comments/2")) == 0
 
 
-def test_what_a_thread_hides_is_news_when_its_webhook_comes_late() -> None:
-    ear = Ear()
-    ear.hears(poll("mention", 90, "issues/comments/2"))
-    assert ear.hears(hook("mention", 40, "issues/comments/1")) == 1
-    assert ear.hears(hook("mention", 90, "issues/comments/2")) == 0
+def test_an_activity_hidden_by_a_newer_one_is_news_when_its_webhook_arrives_late() -> None:
+    activity_log = ActivityLog()
+    activity_log.record(poll("mention", 90, "issues/comments/2"))
+    assert activity_log.record(hook("mention", 40, "issues/comments/1")) == 1
+    assert activity_log.record(hook("mention", 90, "issues/comments/2")) == 0
 
 
-def test_what_we_did_ourselves_explains_the_thread_that_it_touched() -> None:
+def test_our_own_activity_explains_the_thread_that_it_touched() -> None:
     ours = hook("state_change", 100)
     history, _ = record_activity(SubjectHistory(subject=SUBJECT), ours, refused=True)
     _, is_news = record_activity(history, poll("author", 101))
@@ -117,11 +117,11 @@ def test_a_refused_notification_does_not_swallow_a_webhook_that_is_wanted() -> N
     assert record_activity(history, hook("comment", 100))[1]
 
 
-def test_what_is_remembered_of_a_place_stays_bounded() -> None:
-    ear = Ear()
-    ear.hears(*(hook("comment", number, f"issues/comments/{number + 1}") for number in range(1000)))
-    assert len(ear.history.seen) == 100
-    assert ear.history.seen[-1].at == at(999)
+def test_the_history_of_a_subject_stays_bounded() -> None:
+    activity_log = ActivityLog()
+    activity_log.record(*(hook("comment", number, f"issues/comments/{number + 1}") for number in range(1000)))
+    assert len(activity_log.history.seen) == 100
+    assert activity_log.history.seen[-1].at == at(999)
 
 
 @dataclass
@@ -143,13 +143,13 @@ class _Thread:
 
 
 def _history(chance: random.Random, least_gap: int) -> list[GitHubActivity]:
-    told, seconds = [], 0
+    reported, seconds = [], 0
     for number in range(chance.randint(1, 8)):
         seconds += least_gap + chance.choice([0, 7, 60, 600, 3 * HOURS])
         reason = chance.choice(["review_requested", "review_requested", "comment", "mention", "assign", "state_change"])
         comment = f"issues/comments/{number + 1}" if reason in ("comment", "mention") else ""
-        told.append(hook(reason, seconds, comment))
-    return told
+        reported.append(hook(reason, seconds, comment))
+    return reported
 
 
 def _arrivals(chance: random.Random, history: list[GitHubActivity], lost: set[str]) -> list[GitHubActivity]:
@@ -166,32 +166,32 @@ def _arrivals(chance: random.Random, history: list[GitHubActivity], lost: set[st
             late = chance.choice([0, 1, 90, 5 * HOURS])
             arrivals += [(happened + late + chance.random(), what)] * chance.choice([1, 1, 2])
     arrivals.append((looked, thread.shown()))
-    return [told for _, told in sorted(arrivals, key=lambda each: each[0])]
+    return [reported for _, reported in sorted(arrivals, key=lambda each: each[0])]
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_is_lost_late_repeated_or_reordered_nothing_is_lost_or_doubled(seed: int) -> None:
+def test_nothing_is_lost_or_doubled_by_lost_late_repeated_or_reordered_deliveries(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(50):
         history = _history(chance, least_gap=35)
         lost = {what.event.id for what in history if chance.random() < 0.3}
-        ear = Ear()
+        activity_log = ActivityLog()
         arrivals = _arrivals(chance, history, lost)
-        ear.hears(*arrivals)
-        assert len(ear.news) <= len(history), (arrivals, ear.news)
+        activity_log.record(*arrivals)
+        assert len(activity_log.news) <= len(history), (arrivals, activity_log.news)
         for what in history:
-            told = [news for news in ear.news if news.event.id == what.event.id or news.at >= what.at]
-            assert told, (what, arrivals)
+            reported = [news for news in activity_log.news if news.event.id == what.event.id or news.at >= what.at]
+            assert reported, (what, arrivals)
         if not lost:
-            assert len(ear.news) == len(history), (arrivals, ear.news)
+            assert len(activity_log.news) == len(history), (arrivals, activity_log.news)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_in_a_burst_nothing_that_both_tell_is_doubled_and_no_webhook_is_lost(seed: int) -> None:
+def test_in_a_burst_nothing_is_doubled_and_no_webhook_is_lost(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(50):
         history = _history(chance, least_gap=1)
-        ear = Ear()
+        activity_log = ActivityLog()
         arrivals = _arrivals(chance, history, set())
-        ear.hears(*arrivals)
-        assert len(ear.news) == len(history), (arrivals, ear.news)
+        activity_log.record(*arrivals)
+        assert len(activity_log.news) == len(history), (arrivals, activity_log.news)

@@ -1,4 +1,4 @@
-"""What is ours: by repository, by reason, by who did it, and never what we did ourselves."""
+"""Which activities concern us: by repository, by reason and by author, but never our own."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -33,11 +33,11 @@ def test_only_repositories_that_fit_are_watched(repos: tuple[str, ...], *, is_wa
 
 
 @pytest.mark.parametrize("login", [US, "Kingdom-BOT", "kingdom[bot]"])
-def test_what_any_of_our_names_did_is_our_own(login: str) -> None:
+def test_activity_of_any_of_our_accounts_is_our_own(login: str) -> None:
     assert judged(by(login)) is FilterReason.OWN
 
 
-def test_what_github_calls_our_own_activity_is_our_own() -> None:
+def test_activity_that_github_marks_as_our_own_is_our_own() -> None:
     assert judged(parse_notification(notification("your_activity"), NOW)) is FilterReason.OWN
 
 
@@ -46,7 +46,7 @@ def test_some_people_and_programs_are_not_listened_to(login: str, *, is_ignored:
     assert (judged(by(login), ignore_actors=("*[bot]", "ci-*")) is FilterReason.IGNORED) is is_ignored
 
 
-def test_nobody_known_is_not_ignored() -> None:
+def test_an_event_without_a_known_author_is_not_ignored() -> None:
     assert judged(parse_notification(notification(), NOW), ignore_actors=("*",)) is None
 
 

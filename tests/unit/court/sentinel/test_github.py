@@ -103,13 +103,13 @@ def test_a_notification_about_nothing_with_a_number_has_a_place_of_its_own() -> 
         {"repository": {"full_name": "\N{CYRILLIC SMALL LETTER A}cme/app"}},
     ],
 )
-def test_a_notification_that_makes_no_sense_is_refused(broken: dict[str, Any]) -> None:
+def test_an_invalid_notification_is_refused(broken: dict[str, Any]) -> None:
     with pytest.raises(MalformedEvent):
         parse_notification(notification() | broken, NOW)
 
 
 @pytest.mark.parametrize("document", [None, 5, "text", [], {}, {"id": "1"}])
-def test_what_is_no_notification_is_refused(document: Any) -> None:
+def test_a_document_that_is_not_a_notification_is_refused(document: Any) -> None:
     with pytest.raises(MalformedEvent):
         parse_notification(document, NOW)
 
@@ -122,17 +122,17 @@ def test_texts_of_strangers_are_bounded_and_storable() -> None:
     assert title.encode()
 
 
-def test_who_did_it_is_taken_from_a_comment_of_the_same_time_only() -> None:
+def test_the_actor_is_taken_only_from_a_comment_of_the_same_time() -> None:
     subject = {"title": "t", "url": PULL_URL, "latest_comment_url": COMMENT_URL, "type": "PullRequest"}
     activity = parse_notification(notification() | {"subject": subject}, NOW)
     assert (activity.comment, activity.details_url) == ("issues/comments/99", COMMENT_URL)
-    said = msgspec.convert(
+    comment = msgspec.convert(
         {"id": 99, "body": "hi", "user": user("octocat"), "created_at": "2026-02-07T09:59:58Z"}, CommentOrReview
     )
     around = (datetime(2026, 2, 7, 9, 59, 30, tzinfo=UTC), datetime(2026, 2, 7, 10, 0, 2, tzinfo=UTC))
-    known = with_comment(activity, said, around)
+    known = with_comment(activity, comment, around)
     assert (known.actor, known.comment, known.event.payload["text"]) == ("octocat", "issues/comments/99", "hi")
-    earlier = msgspec.structs.replace(said, created_at="2026-02-07T08:00:00Z")
+    earlier = msgspec.structs.replace(comment, created_at="2026-02-07T08:00:00Z")
     assert with_comment(activity, earlier, around).comment == ""
     assert with_comment(activity, earlier, around).actor == ""
 
@@ -148,7 +148,7 @@ def test_a_webhook_that_asks_us_for_a_review_becomes_an_event() -> None:
 
 
 @pytest.mark.parametrize("login", ["somebody", "kingdom-bot2"])
-def test_a_review_of_somebody_else_is_none_of_our_business(login: str) -> None:
+def test_a_review_by_another_person_is_ignored(login: str) -> None:
     assert isinstance(parse_webhook("pull_request", review_requested(login), [US], NOW), DroppedActivity)
 
 
@@ -214,7 +214,7 @@ def test_a_webhook_is_read_as_what_happened(
     assert ExternalEvent.read(msgspec.to_builtins(activity.event)) == activity.event
 
 
-def test_a_comment_on_a_pull_request_leads_to_the_pull_request() -> None:
+def test_a_comment_on_a_pull_request_links_to_the_pull_request() -> None:
     activity = hooked("issue_comment", commented("hello"))
     assert activity.event.payload["subject_url"] == PULL_URL
     assert activity.event.payload["subject_type"] == "PullRequest"
@@ -225,7 +225,7 @@ def test_a_comment_on_a_pull_request_leads_to_the_pull_request() -> None:
 @pytest.mark.parametrize(
     ("event", "action"), [("push", ""), ("pull_request", "labeled"), ("issues", "edited"), ("x" * 60, "created")]
 )
-def test_what_we_have_no_event_for_is_dropped_however_it_looks(event: str, action: str) -> None:
+def test_activity_without_an_event_type_is_dropped(event: str, action: str) -> None:
     assert isinstance(parse_webhook(event, {"action": action}, [US], NOW), DroppedActivity)
 
 
@@ -246,12 +246,12 @@ def test_what_we_have_no_event_for_is_dropped_however_it_looks(event: str, actio
         {"requested_reviewer": "kingdom-bot"},
     ],
 )
-def test_a_webhook_that_makes_no_sense_is_refused(broken: dict[str, Any]) -> None:
+def test_an_invalid_webhook_is_refused(broken: dict[str, Any]) -> None:
     with pytest.raises(MalformedEvent):
         parse_webhook("pull_request", review_requested() | broken, [US], NOW)
 
 
-def test_a_remark_is_told_by_its_review_unless_it_mentions_us() -> None:
+def test_a_review_comment_is_reported_with_its_review_unless_it_mentions_us() -> None:
     remark = {"id": 4, "body": "nit", "created_at": "2026-02-07T10:00:00Z"}
     document = webhook("created", pull_request=thing(pull=True, author=US), comment=remark)
     assert isinstance(parse_webhook("pull_request_review_comment", document, [US], NOW), DroppedActivity)

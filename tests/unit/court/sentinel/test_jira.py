@@ -1,4 +1,4 @@
-"""What is new about a ticket: assigned, moved or commented by somebody else than us."""
+"""What is new about a ticket: assigned, moved or commented by another person."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -70,7 +70,7 @@ def test_a_ticket_that_was_not_known_was_assigned() -> None:
     assert ExternalEvent.read(msgspec.to_builtins(event)) == event
 
 
-def test_another_status_of_a_known_ticket_is_an_update_that_tells_the_previous_one() -> None:
+def test_a_new_status_of_a_known_ticket_is_an_update_with_the_previous_status() -> None:
     _, event = news(issue(change("status", PERSON), status="In Review"), KNOWN)
     assert event is not None
     assert (event.type, event.payload["previous_status"]) == ("jira.ticket.updated", "To Do")
@@ -86,7 +86,7 @@ def test_a_new_comment_on_a_known_ticket_matters_less() -> None:
     _, event = news(issue(), KNOWN, comment(PERSON), comment(PERSON, "old", "2026-02-07T08:00:00.000+0000"))
     assert event is not None
     assert (event.type, event.priority) == ("jira.ticket.commented", Priority.LOW)
-    assert [said["text"] for said in event.payload["comments"]] == ["hello"]
+    assert [comments["text"] for comments in event.payload["comments"]] == ["hello"]
 
 
 def test_a_move_and_a_comment_at_once_are_one_update_that_carries_the_comment() -> None:
@@ -103,7 +103,7 @@ def test_a_ticket_that_is_assigned_to_us_again_is_assigned_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "said"),
+    ("document", "comments"),
     [
         (issue(change("status", US), status="Done"), ()),
         (issue(), (comment(US),)),
@@ -111,16 +111,14 @@ def test_a_ticket_that_is_assigned_to_us_again_is_assigned_again() -> None:
         (issue(change("labels", PERSON)), ()),
     ],
 )
-def test_what_we_did_ourselves_or_what_does_not_matter_is_remembered_and_no_event(
-    document: Any, said: tuple[Any, ...]
-) -> None:
-    ticket, event = news(document, KNOWN, *said)
+def test_own_and_irrelevant_activity_is_remembered_without_an_event(document: Any, comments: tuple[Any, ...]) -> None:
+    ticket, event = news(document, KNOWN, *comments)
     assert event is None
     assert ticket.known_until > KNOWN.known_until
     assert not parse_issue(document).has_changed_since(ticket)
 
 
-def test_a_ticket_that_we_opened_and_nobody_else_touched_is_our_own() -> None:
+def test_a_ticket_that_only_we_changed_is_our_own() -> None:
     assert news(issue(reporter=account(US)), None)[1] is None
     assert news(issue(change("assignee", PERSON, to=US), reporter=account(US)), None)[1] is not None
 
@@ -137,7 +135,7 @@ def test_a_ticket_that_we_opened_and_nobody_else_touched_is_our_own() -> None:
         {"fields": {"status": {"name": "Done"}, "updated": "never"}},
     ],
 )
-def test_a_ticket_that_makes_no_sense_is_refused(broken: dict[str, Any]) -> None:
+def test_an_invalid_ticket_is_refused(broken: dict[str, Any]) -> None:
     with pytest.raises(MalformedEvent):
         parse_issue(issue() | broken)
 
@@ -147,5 +145,5 @@ def test_texts_of_strangers_are_bounded_and_storable() -> None:
     _, event = news(document, KNOWN, comment(PERSON, "y" * 100_000), comment(PERSON, {"type": "doc"}), {"id": 5})
     assert event is not None
     assert len(event.payload["summary"]) == 500
-    assert [len(said["text"]) for said in event.payload["comments"]] == [4_000, 0]
+    assert [len(comments["text"]) for comments in event.payload["comments"]] == [4_000, 0]
     assert msgspec.json.encode(event)

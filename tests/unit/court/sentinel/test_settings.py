@@ -1,4 +1,4 @@
-"""Whom the Sentinel hears, and where the repositories are that events name."""
+"""Which authors the Sentinel accepts, and where the repositories of events are."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ def watching(**more: Any) -> SentinelSettings:
 
 
 @pytest.mark.parametrize("repos", [("*",), ("*/*",), ("*/app",), ("acme*/app",), ("acme/*", "b?b/*"), ("acme*",)])
-def test_strangers_are_heard_where_a_repository_of_any_owner_fits(repos: tuple[str, ...]) -> None:
+def test_strangers_are_accepted_if_a_repository_of_any_owner_matches(repos: tuple[str, ...]) -> None:
     assert watching(repos=repos).accepts_strangers
 
 
-def test_strangers_are_heard_by_default_but_not_where_github_is_not_watched() -> None:
+def test_strangers_are_accepted_by_default_unless_github_is_not_watched() -> None:
     assert watching().accepts_strangers
     assert not SentinelSettings().accepts_strangers
     assert not watching(repos=("acme/*", "bob/shop")).accepts_strangers

@@ -31,19 +31,19 @@ def test_half_a_surrogate_can_be_stored_afterwards() -> None:
 @pytest.mark.parametrize(
     "raw", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"NaN", b'{"a": Infinity}', b"9" * 100_000, b'{"a": 1} x']
 )
-def test_what_is_no_document_is_refused(raw: bytes) -> None:
+def test_a_file_that_is_not_a_document_is_refused(raw: bytes) -> None:
     with pytest.raises(MalformedEvent):
         decode_json(raw)
 
 
 @pytest.mark.parametrize("document", [None, [], {"name": 5}, {}, {"name\ud800": "x"}])
-def test_what_does_not_fit_is_refused(document: Any) -> None:
+def test_an_invalid_document_is_refused(document: Any) -> None:
     with pytest.raises(MalformedEvent):
         convert_untrusted(document, _Small)
 
 
 @pytest.mark.parametrize("text", ["", "now", "2026-02-07", "2026-02-07T10:00:00", "9999-12-31T23:59:59-14:00"])
-def test_what_is_no_moment_is_refused(text: str) -> None:
+def test_a_text_that_is_not_a_time_is_refused(text: str) -> None:
     with pytest.raises(MalformedEvent):
         parse_time(text)
 
@@ -56,6 +56,6 @@ def test_moments_of_github_and_jira_are_stamped_in_utc(text: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "acme", "acme/", "/app", "acme/app/x", "acme/..", "../app", "a b/c", "acme/a\x00"]
 )
-def test_what_is_no_repository_is_refused(name: str) -> None:
+def test_a_text_that_is_not_a_repository_is_refused(name: str) -> None:
     with pytest.raises(MalformedEvent):
         repository_name(name)

@@ -11,62 +11,64 @@ from kingdom.workflow.model.messages import answers, commands
 A = TypeVar("A", bound=answers.HostAnswer)
 
 
-def said(command: commands.HostCommand, kind: type[A], /, **fields: Any) -> A:
-    """Return an answer under the placement and the attempt of its command, with what it shares with it."""
+def answer_to(command: commands.HostCommand, kind: type[A], /, **fields: Any) -> A:
+    """Return an answer with the placement, the attempt and all other shared fields of its command."""
     known = {field.name for field in msgspec.structs.fields(kind)} & set(command.__struct_fields__)
     return kind(**{name: getattr(command, name) for name in known} | fields)
 
 
 def reconciled(command: commands.SendQuery, finding: answers.TranscriptFinding) -> answers.QueryReconciled:
     response = "transcript#1" if finding is answers.TranscriptFinding.ANSWERED else ""
-    return said(command, answers.QueryReconciled, finding=finding, response=response)
+    return answer_to(command, answers.QueryReconciled, finding=finding, response=response)
 
 
 def succeed(command: commands.HostCommand) -> list[answers.HostAnswer]:
-    """Return what a host says that does what it is told."""
+    """Return the answers of a host that succeeds with a command."""
     return _SUCCESS[type(command)](command)
 
 
 def fail(command: commands.HostCommand, error: str = "broken") -> answers.HostAnswer:
-    """Return what a host says that could not do what it was told."""
+    """Return the answer of a host that fails with a command."""
     if isinstance(command, commands.SendQuery) and command.reconcile:
         return reconciled(command, answers.TranscriptFinding.NO_TRANSCRIPT)
     if isinstance(command, commands.PrepareResources):
-        return said(command, answers.WorkTreeFailed, work_tree_id=command.trees[-1].work_tree_id, error=error)
-    return said(command, _FAILURE[type(command)], error=error)
+        return answer_to(command, answers.WorkTreeFailed, work_tree_id=command.trees[-1].work_tree_id, error=error)
+    return answer_to(command, _FAILURE[type(command)], error=error)
 
 
 def ask(command: commands.SendQuery, question: str = "which one?", *choices: str) -> answers.AgentAsked:
-    """Return what a host says whose agent ends its turn with a question."""
-    return said(command, answers.AgentAsked, question=question, choices=choices, cost_usd=0.25)
+    """Return the answer of a host whose agent asks a question."""
+    return answer_to(command, answers.AgentAsked, question=question, choices=choices, cost_usd=0.25)
 
 
 def spent(command: commands.SendQuery | commands.GenerateReport, cost_usd: float) -> answers.AgentSpent:
-    """Return what a host says of a turn that was cut off."""
-    return said(command, answers.AgentSpent, cost_usd=cost_usd)
+    """Return the answer of a host about a turn that was cut off."""
+    return answer_to(command, answers.AgentSpent, cost_usd=cost_usd)
 
 
 def throttled(command: commands.SendQuery | commands.GenerateReport, until: datetime) -> answers.HostAnswer:
-    """Return what a host says whose vendor lets the agent do nothing until a time."""
-    return said(command, _FAILURE[type(command)], error="usage limit", throttled_until=until, cost_usd=0.25)
+    """Return the answer of a host whose vendor has a usage limit until a time."""
+    return answer_to(command, _FAILURE[type(command)], error="usage limit", throttled_until=until, cost_usd=0.25)
 
 
 def broke(command: commands.SendQuery | commands.GenerateReport, cost_usd: float) -> answers.HostAnswer:
-    """Return what a host says of a turn that ended because it had cost what it may."""
-    return said(command, _FAILURE[type(command)], error="spent", over_budget=True, cost_usd=cost_usd)
+    """Return the answer of a host about a turn that reached its budget."""
+    return answer_to(command, _FAILURE[type(command)], error="spent", over_budget=True, cost_usd=cost_usd)
 
 
 def looping(command: commands.SendQuery) -> answers.QueryFailed:
-    """Return what a host says whose agent goes in circles."""
-    return said(command, answers.QueryFailed, error="the agent ran `ls` 8 times in a row", looping=True, cost_usd=0.25)
+    """Return the answer of a host whose agent loops."""
+    return answer_to(
+        command, answers.QueryFailed, error="the agent ran `ls` 8 times in a row", looping=True, cost_usd=0.25
+    )
 
 
 def petition(
     command: commands.SendQuery | commands.GenerateReport, petition_id: str = "petition-1"
 ) -> answers.AgentPetitioned:
-    """Return what a host says whose agent requests an output."""
+    """Return the answer of a host whose agent makes a petition."""
     body = {"pull_request": 7, "text": "done"}
-    return said(command, answers.AgentPetitioned, petition_id=petition_id, kind="github.comment", body=body)
+    return answer_to(command, answers.AgentPetitioned, petition_id=petition_id, kind="github.comment", body=body)
 
 
 def agent_of(work_id: str, attempt: int = 1) -> commands.StopAgent:
@@ -75,27 +77,27 @@ def agent_of(work_id: str, attempt: int = 1) -> commands.StopAgent:
 
 
 def _prepared(command: Any) -> list[answers.HostAnswer]:
-    return [said(command, answers.WorkTreeCreated, work_tree_id=tree.work_tree_id) for tree in command.trees]
+    return [answer_to(command, answers.WorkTreeCreated, work_tree_id=tree.work_tree_id) for tree in command.trees]
 
 
 def _started(command: Any) -> list[answers.HostAnswer]:
     session = command.session or f"session-{command.attempt}"
-    return [said(command, answers.WorkSpaceCreated), said(command, answers.AgentStarted, session=session)]
+    return [answer_to(command, answers.WorkSpaceCreated), answer_to(command, answers.AgentStarted, session=session)]
 
 
 def _queried(command: Any) -> list[answers.HostAnswer]:
     if command.reconcile:
         return [reconciled(command, answers.TranscriptFinding.ANSWERED)]
-    return [said(command, answers.QueryResponded, response="transcript#1", cost_usd=0.25)]
+    return [answer_to(command, answers.QueryResponded, response="transcript#1", cost_usd=0.25)]
 
 
 def _reported(command: Any) -> list[answers.HostAnswer]:
-    return [said(command, answers.ReportGenerated, file_path=f"reports/{command.report_id}-{command.attempt}.md")]
+    return [answer_to(command, answers.ReportGenerated, file_path=f"reports/{command.report_id}-{command.attempt}.md")]
 
 
 def _checkpointed(command: Any) -> list[answers.HostAnswer]:
     commits = dict.fromkeys(command.work_tree_ids, f"commit-{command.checkpoint_id}")
-    return [said(command, answers.CheckpointCreated, commits=commits)]
+    return [answer_to(command, answers.CheckpointCreated, commits=commits)]
 
 
 _SUCCESS: Mapping[type[commands.HostCommand], Callable[[Any], list[answers.HostAnswer]]] = {
@@ -103,12 +105,12 @@ _SUCCESS: Mapping[type[commands.HostCommand], Callable[[Any], list[answers.HostA
     commands.StartAgent: _started,
     commands.SendQuery: _queried,
     commands.GenerateReport: _reported,
-    commands.VerifyWork: lambda command: [said(command, answers.WorkVerified)],
+    commands.VerifyWork: lambda command: [answer_to(command, answers.WorkVerified)],
     commands.TakeCheckpoint: _checkpointed,
-    commands.StopAgent: lambda command: [said(command, answers.AgentStopped)],
-    commands.InterruptAgent: lambda command: [said(command, answers.AgentStopped)],
-    commands.RollBack: lambda command: [said(command, answers.RolledBack)],
-    commands.ReleaseWorkTree: lambda command: [said(command, answers.WorkTreeReleased)],
+    commands.StopAgent: lambda command: [answer_to(command, answers.AgentStopped)],
+    commands.InterruptAgent: lambda command: [answer_to(command, answers.AgentStopped)],
+    commands.RollBack: lambda command: [answer_to(command, answers.RolledBack)],
+    commands.ReleaseWorkTree: lambda command: [answer_to(command, answers.WorkTreeReleased)],
 }
 _FAILURE: Mapping[type[commands.HostCommand], type[answers.HostAnswer]] = {
     commands.StartAgent: answers.AgentError,

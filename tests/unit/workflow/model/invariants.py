@@ -1,4 +1,4 @@
-"""What must be true of every Workflow at every moment, as a list of complaints."""
+"""The invariants of a Workflow. Each function yields the violations that it finds."""
 
 from collections.abc import Iterator
 
@@ -17,31 +17,35 @@ from kingdom.workflow.model.status import (
     WorkTreeStatus,
 )
 
-AT_REST = frozenset(WorkflowStatus) - {WorkflowStatus.PREPARING, WorkflowStatus.RUNNING, WorkflowStatus.RESUMING}
+STOPPED = frozenset(WorkflowStatus) - {
+    WorkflowStatus.PREPARING,
+    WorkflowStatus.RUNNING,
+    WorkflowStatus.RESUMING,
+}
 
 
 def contradictions(workflow: Workflow) -> list[str]:
-    of_the_whole = (_of_rest(workflow), _of_statuses(workflow), _of_the_order(workflow), _of_the_trees(workflow))
-    found = [complaint for complaints in of_the_whole for complaint in complaints]
+    checks = (_check_activity(workflow), _check_statuses(workflow), _check_order(workflow), _check_checkouts(workflow))
+    found = [complaint for complaints in checks for complaint in complaints]
     for work in workflow.works:
-        found += [f"{work.id}: {complaint}" for complaint in (*_of_a_work(work), *_of_its_tasks(work))]
+        found += [f"{work.id}: {complaint}" for complaint in (*_check_work(work), *_check_tasks(work))]
     return found
 
 
-def _of_rest(workflow: Workflow) -> Iterator[str]:
-    """A run that rests or ended does nothing; one that does not awaits something."""
-    if workflow.status in AT_REST and not workflow.is_idle:
+def _check_activity(workflow: Workflow) -> Iterator[str]:
+    """A stopped or ended run does nothing, and any other run waits for an answer."""
+    if workflow.status in STOPPED and not workflow.is_idle:
         yield f"{workflow.status}, yet something runs"
-    if workflow.status in AT_REST and workflow.stop_request:
+    if workflow.status in STOPPED and workflow.stop_request:
         yield f"{workflow.status}, yet {workflow.stop_request} is wanted"
-    if workflow.status not in AT_REST and workflow.is_idle:
+    if workflow.status not in STOPPED and workflow.is_idle:
         yield f"{workflow.status}, yet nothing runs and nothing is awaited"
     if (workflow.resumption is not None) != (workflow.status is WorkflowStatus.RESUMING):
         yield f"{workflow.status} with resumption {workflow.resumption}"
 
 
-def _of_statuses(workflow: Workflow) -> Iterator[str]:
-    """The status of the whole fits those of its Works."""
+def _check_statuses(workflow: Workflow) -> Iterator[str]:
+    """The status of the run matches the statuses of its Works."""
     statuses = [work.status for work in workflow.works]
     finished = all(work.is_finished for work in workflow.works)
     if workflow.status is WorkflowStatus.COMPLETED and not (finished and set(statuses) == {WorkStatus.COMPLETED}):
@@ -68,7 +72,7 @@ def _may_hold_failed(workflow: Workflow) -> bool:
     return bool(workflow.stop_request and workflow.stop_request.outcome in {StopOutcome.FAIL, StopOutcome.CANCEL})
 
 
-def _of_the_order(workflow: Workflow) -> Iterator[str]:
+def _check_order(workflow: Workflow) -> Iterator[str]:
     alive = [work.id for work in workflow.works if work.agent.alive]
     if len(alive) > 1:
         yield f"several agents run: {alive}"
@@ -82,7 +86,7 @@ def _of_the_order(workflow: Workflow) -> Iterator[str]:
             yield f"{later.id} started though {earlier.id} is not finished"
 
 
-def _of_the_trees(workflow: Workflow) -> Iterator[str]:
+def _check_checkouts(workflow: Workflow) -> Iterator[str]:
     if workflow.status is WorkflowStatus.READY:
         for tree in workflow.work_trees:
             if tree.is_wanted and tree.status is not WorkTreeStatus.READY:
@@ -95,8 +99,8 @@ def _of_the_trees(workflow: Workflow) -> Iterator[str]:
         yield "two checkouts of one repository share a branch"
 
 
-def _of_a_work(work: Work) -> Iterator[str]:
-    """The status of a Work is what its parts amount to, and the parts fit each other."""
+def _check_work(work: Work) -> Iterator[str]:
+    """The status of a Work follows from its parts, and the parts match each other."""
     if work.status is not work.derived_status:
         yield f"stored as {work.status}, derived is {work.derived_status}"
     if work.status is WorkStatus.RUNNING and work.agent.status is not AgentStatus.RUNNING:
@@ -111,7 +115,7 @@ def _of_a_work(work: Work) -> Iterator[str]:
         yield f"checkpoint {work.checkpointing.status} of a Work that is {work.status}"
 
 
-def _of_its_tasks(work: Work) -> Iterator[str]:
+def _check_tasks(work: Work) -> Iterator[str]:
     """Tasks are done one after another, by an agent that runs, and fit their Work."""
     tasks = [task.status for task in work.tasks]
     if work.status is WorkStatus.COMPLETED and set(tasks) != {TaskStatus.COMPLETED}:

@@ -21,7 +21,7 @@ from kingdom.workflow.model.resources.template import (
 from kingdom.workflow.model.run.work import Task, Work
 from kingdom.workflow.model.run.workflow import Placement, Workflow
 from kingdom.workflow.model.status import WorkflowStatus
-from kingdom.workflow.model.steps.operations import create, start
+from kingdom.workflow.model.steps.operations import create, prepare, start
 from kingdom.workflow.model.steps.placement import place
 from kingdom.workflow.model.steps.step import Step
 from kingdom.workflow.reactions import ANSWERS
@@ -49,7 +49,7 @@ def template(*works: WorkDefinition, **more: Any) -> WorkflowTemplate:
 
 
 def without_costs(workflow: Workflow) -> dict[str, Any]:
-    """Return all of a run but what it cost, which is a fact however late it is told."""
+    """Return a run without its costs, which count however late they are reported."""
     document = workflow.document()
     for each in document["works"]:
         del each["costUsd"], each["turnCosts"]
@@ -57,7 +57,7 @@ def without_costs(workflow: Workflow) -> dict[str, Any]:
 
 
 class Run:
-    """One run, stored and read again after every step, with the commands that nobody has answered yet."""
+    """One run, stored and read again after every step, with its unanswered commands."""
 
     step_class: type[Step] = Step
 
@@ -70,7 +70,7 @@ class Run:
         policy: RunPolicy | None = None,
     ) -> None:
         self.at = NOON
-        self.said: list[DomainEvent] = []
+        self.published: list[DomainEvent] = []
         self.open: list[commands.HostCommand] = []
         self.ignored: str | None = None
         made = msgspec.structs.replace(made_from or template(), policy=policy or RunPolicy(retries=retries))
@@ -81,7 +81,7 @@ class Run:
             self.do(place, Placement(host="host-a", epoch=1))
 
     def do(self, operation: Callable[..., None], *arguments: Any) -> list[str]:
-        """Take one step; return the names of what was said."""
+        """Take one step and return the names of the published events."""
         self.at += timedelta(seconds=1)
         step = self.step_class(self.workflow, at=self.at)
         before = without_costs(self.workflow)
@@ -90,11 +90,11 @@ class Run:
             assert (without_costs(step.workflow), step.events, step.commands) == (before, [], [])
         return self._keep(step)
 
-    def hear(self, *heard: answers.HostAnswer) -> list[str]:
-        """Let the host say something; return the names of what the run said to it."""
+    def receive(self, *received: answers.HostAnswer) -> list[str]:
+        """Apply answers of the host and return the names of the published events."""
         names: list[str] = []
-        for answer in heard:
-            self.said.append(answer)
+        for answer in received:
+            self.published.append(answer)
             names += self.do(ANSWERS[type(answer)], answer)
         return names
 
@@ -106,21 +106,21 @@ class Run:
 
     def succeed(self, kind: type[commands.HostCommand]) -> list[str]:
         """Answer the one open command of a kind as a host does that could do it."""
-        return self.hear(*succeed(self.take(kind)))
+        return self.receive(*succeed(self.take(kind)))
 
     def fail(self, kind: type[commands.HostCommand]) -> list[str]:
         """Answer the one open command of a kind as a host does that could not do it."""
-        return self.hear(fail(self.take(kind)))
+        return self.receive(fail(self.take(kind)))
 
     def until(self, kind: type[commands.HostCommand], work_index: int | None = None) -> Any:
-        """Succeed with everything until such a command is open, of a certain Work if one is given."""
+        """Answer commands with success until a command of this kind is open, for the given Work if any."""
         for _ in range(200):
             for command in self.open:
                 if isinstance(command, kind) and (
                     work_index is None or getattr(command, "work_id", "") == self.workflow.works[work_index].id
                 ):
                     return command
-            self.hear(*succeed(self.open.pop(0)))
+            self.receive(*succeed(self.open.pop(0)))
         raise AssertionError(f"no {kind.__name__} came; open: {self.open}")
 
     def finish(self) -> Workflow:
@@ -128,19 +128,19 @@ class Run:
         for _ in range(1000):
             if not self.open:
                 return self.workflow
-            self.hear(*succeed(self.open.pop(0)))
+            self.receive(*succeed(self.open.pop(0)))
         raise AssertionError("the run does not come to rest")
 
     def fork(self) -> "Run":
         """Return a copy that can go another way."""
         other = copy.copy(self)
         other.workflow = Workflow.read(self.workflow.document())
-        other.said, other.open = list(self.said), list(self.open)
+        other.published, other.open = list(self.published), list(self.open)
         return other
 
     def names(self) -> list[str]:
         """Return the names of everything that was said, by the run and by its host."""
-        return [type(event).__name__ for event in self.said]
+        return [type(event).__name__ for event in self.published]
 
     def commanded(self) -> list[str]:
         """Return the names of the open commands."""
@@ -157,7 +157,7 @@ class Run:
 
     def _keep(self, step: Step) -> list[str]:
         self.ignored = step.ignored
-        self.said += step.events
+        self.published += step.events
         self.open += step.commands
         document = json.loads(json.dumps(step.workflow.document()))
         self.workflow = Workflow.read(document)
@@ -168,8 +168,23 @@ class Run:
 
 
 def started(made_from: WorkflowTemplate | None = None, *, retries: int = 0, policy: RunPolicy | None = None) -> Run:
-    """Return a run whose checkouts are there and whose first agent is asked for."""
+    """Return a run whose checkouts are prepared and whose first agent is requested."""
     run = Run(made_from, retries=retries, policy=policy)
     run.do(start)
     run.succeed(commands.PrepareResources)
+    return run
+
+
+def ready() -> Run:
+    """Return a run whose checkouts are prepared and which has not started."""
+    run = Run()
+    run.do(prepare)
+    run.succeed(commands.PrepareResources)
+    return run
+
+
+def running() -> Run:
+    """Return a run whose first agent is running."""
+    run = started()
+    run.succeed(commands.StartAgent)
     return run

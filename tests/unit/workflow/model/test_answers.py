@@ -17,31 +17,31 @@ from tests.unit.workflow.model.host import agent_of, ask, fail, petition, reconc
 from tests.unit.workflow.model.scene import Run, started, task, template, without_costs, work
 
 
-class DoubtedRun(Run):
-    """Before each answer hears forged ones, and after it the same again; none of them may change anything."""
+class RunWithForgedAnswers(Run):
+    """Applies forged answers before each answer, and repeats it afterwards. None of these may change anything."""
 
-    heard: ClassVar[set[type[answers.HostAnswer]]] = set()
+    answered: ClassVar[set[type[answers.HostAnswer]]] = set()
 
-    def hear(self, *heard: answers.HostAnswer) -> list[str]:
+    def receive(self, *received: answers.HostAnswer) -> list[str]:
         names: list[str] = []
-        for answer in heard:
-            self.heard.add(type(answer))
+        for answer in received:
+            self.answered.add(type(answer))
             for forged in ({"epoch": answer.epoch - 1}, {"host": "host-z"}, {"attempt": answer.attempt - 1}):
                 self._changes_nothing(msgspec.structs.replace(answer, **forged))
                 assert self.ignored
-            names += super().hear(answer)
+            names += super().receive(answer)
             self._changes_nothing(answer)
         return names
 
     def _changes_nothing(self, answer: answers.HostAnswer) -> None:
         before, pile = without_costs(self.workflow), list(self.open)
-        assert super().hear(answer) == []
+        assert super().receive(answer) == []
         assert (without_costs(self.workflow), self.open) == (before, pile)
 
 
 def test_late_doubled_and_foreign_answers_of_every_kind_change_nothing() -> None:
-    DoubtedRun.heard = set()
-    run = DoubtedRun(template(work("analyse", task(report=True)), work("build", task())), retries=9)
+    RunWithForgedAnswers.answered = set()
+    run = RunWithForgedAnswers(template(work("analyse", task(report=True)), work("build", task())), retries=9)
     run.do(start)
     run.fail(commands.PrepareResources)
     run.do(resume, Auto())
@@ -60,19 +60,19 @@ def test_late_doubled_and_foreign_answers_of_every_kind_change_nothing() -> None
     run.succeed(commands.StartAgent)
     assert run.succeed(commands.SendQuery) == ["ReportGenerationStarted"]
     sent = run.until(commands.SendQuery)
-    run.hear(petition(sent), spent(sent, 0.5), ask(run.take(commands.SendQuery)))
+    run.receive(petition(sent), spent(sent, 0.5), ask(run.take(commands.SendQuery)))
     run.succeed(commands.StopAgent)
     run.do(resume, Continue("the first"))
     run.finish()
     run.do(release)
-    run.hear(fail(run.open.pop()))
+    run.receive(fail(run.open.pop()))
     run.do(release)
     run.finish()
-    assert DoubtedRun.heard == ANSWERS.keys()
+    assert RunWithForgedAnswers.answered == ANSWERS.keys()
 
 
 def interrupted(run: Run) -> None:
-    """Stop the run at its next query, which nobody answers."""
+    """Stop the run at its next query, which gets no answer."""
     run.until(commands.SendQuery)
     run.take(commands.SendQuery)
     run.do(pause)
@@ -84,26 +84,26 @@ def test_every_answer_that_a_command_promises_has_its_step() -> None:
     assert promised == ANSWERS.keys()
 
 
-def test_an_answer_of_a_lost_placement_is_told_apart() -> None:
+def test_an_answer_of_a_lost_placement_is_ignored_with_its_reason() -> None:
     run = started()
     command = run.take(commands.StartAgent)
     run.do(place, Placement(host="host-b", epoch=2))
-    run.hear(*succeed(command))
+    run.receive(*succeed(command))
     assert run.ignored == "host-a, epoch 1 lost the run, which is placed on host-b, epoch 2"
 
 
-def test_an_answer_to_an_attempt_that_is_over_is_told_apart() -> None:
+def test_an_answer_to_an_earlier_attempt_is_ignored_with_its_reason() -> None:
     run = started(retries=1)
     run.succeed(commands.StartAgent)
     first = run.take(commands.SendQuery)
-    run.hear(fail(first))
+    run.receive(fail(first))
     assert run.until(commands.SendQuery).attempt == 2
-    run.hear(*succeed(first))
+    run.receive(*succeed(first))
     assert run.ignored == "attempt 1 of query of wf-1-w1-t1 is over, 2 is current"
     assert run.task(0, 0).status is TaskStatus.RUNNING
 
 
-def test_an_answer_of_before_a_rollback_does_not_count_for_the_query_after_it() -> None:
+def test_an_answer_from_before_a_rollback_does_not_count_for_the_query_after_it() -> None:
     run = started()
     run.succeed(commands.StartAgent)
     before = run.take(commands.SendQuery)
@@ -111,34 +111,34 @@ def test_an_answer_of_before_a_rollback_does_not_count_for_the_query_after_it() 
     run.succeed(commands.StopAgent)
     run.do(resume, FromBase())
     run.until(commands.SendQuery)
-    run.hear(*succeed(before))
+    run.receive(*succeed(before))
     assert run.ignored == "attempt 1 of query of wf-1-w1-t1 is over, 2 is current"
 
 
-def test_a_second_answer_is_told_apart() -> None:
+def test_a_second_answer_is_ignored_with_its_reason() -> None:
     run = started()
     run.succeed(commands.StartAgent)
     sent = run.take(commands.SendQuery)
-    run.hear(*succeed(sent))
-    run.hear(fail(sent))
+    run.receive(*succeed(sent))
+    run.receive(fail(sent))
     assert run.ignored == "query of wf-1-w1-t1 is RESPONDED and does not expect this answer"
 
 
-def test_an_answer_about_a_task_that_was_removed_is_told_apart() -> None:
+def test_an_answer_about_a_removed_task_is_ignored_with_its_reason() -> None:
     run = started()
     answer = answers.QueryResponded(work_id="w", task_id="gone", response="", host="host-a", epoch=1, attempt=1)
-    run.hear(answer)
+    run.receive(answer)
     assert run.ignored == "the run no longer has a query of gone"
 
 
-def test_a_response_that_arrives_while_the_run_rests_is_a_fact_and_sends_nothing() -> None:
+def test_a_response_that_arrives_while_the_run_is_paused_is_kept_and_sends_nothing() -> None:
     run = started()
     run.succeed(commands.StartAgent)
     sent = run.take(commands.SendQuery)
     run.do(pause)
     run.succeed(commands.StopAgent)
     assert run.task(0, 0).query.status is QueryStatus.UNKNOWN
-    assert run.hear(*succeed(sent)) == ["TaskCompleted", "WorkStatusChanged"]
+    assert run.receive(*succeed(sent)) == ["TaskCompleted", "WorkStatusChanged"]
     assert (run.workflow.status, run.open) == (WorkflowStatus.PAUSED, [])
     run.do(resume, Continue())
     run.succeed(commands.StartAgent)
@@ -146,7 +146,7 @@ def test_a_response_that_arrives_while_the_run_rests_is_a_fact_and_sends_nothing
 
 
 def unknown_query(retries: int = 0) -> tuple[Run, commands.SendQuery]:
-    """Return a run that asks its host what became of a query whose agent was ended."""
+    """Return a run that asks its host for the outcome of a query whose agent was ended."""
     run = started(retries=retries)
     run.succeed(commands.StartAgent)
     run.take(commands.SendQuery)
@@ -162,14 +162,14 @@ def unknown_query(retries: int = 0) -> tuple[Run, commands.SendQuery]:
 
 def test_an_absent_query_is_sent_again_as_the_next_attempt() -> None:
     run, asked = unknown_query()
-    run.hear(reconciled(asked, answers.TranscriptFinding.ABSENT))
+    run.receive(reconciled(asked, answers.TranscriptFinding.ABSENT))
     command = run.take(commands.SendQuery)
     assert (command.attempt, command.continues, command.reconcile) == (2, False, False)
 
 
 def test_an_answered_query_is_taken_as_answered() -> None:
     run, asked = unknown_query()
-    assert run.hear(reconciled(asked, answers.TranscriptFinding.ANSWERED)) == [
+    assert run.receive(reconciled(asked, answers.TranscriptFinding.ANSWERED)) == [
         "TaskCompleted",
         "WorkStatusChanged",
         "QuerySent",
@@ -180,16 +180,16 @@ def test_an_answered_query_is_taken_as_answered() -> None:
 
 def test_an_unfinished_query_is_continued_in_its_session_as_the_next_attempt() -> None:
     run, asked = unknown_query()
-    run.hear(reconciled(asked, answers.TranscriptFinding.UNFINISHED))
+    run.receive(reconciled(asked, answers.TranscriptFinding.UNFINISHED))
     command = run.take(commands.SendQuery)
     assert (command.attempt, command.continues, command.reconcile) == (2, True, False)
 
 
 @pytest.mark.parametrize("retries", [0, 5])
-def test_without_a_transcript_the_run_fails_whatever_the_policy_and_can_be_resumed(retries: int) -> None:
+def test_without_a_transcript_the_run_fails_under_every_policy_and_can_be_resumed(retries: int) -> None:
     run, asked = unknown_query(retries)
-    said = run.hear(reconciled(asked, answers.TranscriptFinding.NO_TRANSCRIPT))
-    assert said == ["TaskFailed", "WorkStatusChanged", "WorkFailed", "WorkflowStopRequested"]
+    reply = run.receive(reconciled(asked, answers.TranscriptFinding.NO_TRANSCRIPT))
+    assert reply == ["TaskFailed", "WorkStatusChanged", "WorkFailed", "WorkflowStopRequested"]
     run.succeed(commands.StopAgent)
     assert run.workflow.status is WorkflowStatus.FAILED
     with pytest.raises(IllegalTransition, match="its session is lost"):
@@ -204,9 +204,9 @@ def test_a_host_is_asked_once_what_became_of_a_query() -> None:
     assert run.open == []
 
 
-def test_a_host_is_asked_again_when_the_agent_ended_before_it_told() -> None:
+def test_a_host_is_asked_again_when_the_agent_ended_before_its_report() -> None:
     run, asked = unknown_query(retries=1)
-    run.hear(fail(agent_of(asked.work_id, attempt=2)))
+    run.receive(fail(agent_of(asked.work_id, attempt=2)))
     run.succeed(commands.StartAgent)
     again = run.take(commands.SendQuery)
     assert (again.reconcile, again.attempt, again.agent_attempt) == (True, 1, 3)
@@ -216,26 +216,26 @@ def test_a_host_may_reconcile_by_itself_after_a_restart() -> None:
     run = started()
     run.succeed(commands.StartAgent)
     sent = run.take(commands.SendQuery)
-    run.hear(reconciled(sent, answers.TranscriptFinding.UNFINISHED))
+    run.receive(reconciled(sent, answers.TranscriptFinding.UNFINISHED))
     assert run.take(commands.SendQuery).continues
 
 
-def test_what_a_host_finds_out_while_the_run_rests_waits_for_the_resume() -> None:
+def test_a_lookup_by_the_host_during_a_pause_waits_for_the_resume() -> None:
     run = started()
     run.succeed(commands.StartAgent)
     sent = run.take(commands.SendQuery)
     run.do(pause)
     run.succeed(commands.StopAgent)
-    run.hear(reconciled(sent, answers.TranscriptFinding.NO_TRANSCRIPT))
+    run.receive(reconciled(sent, answers.TranscriptFinding.NO_TRANSCRIPT))
     assert run.ignored == "the run is PAUSED; a resume checks the query again"
 
 
-def test_nothing_that_is_said_after_the_end_changes_it() -> None:
+def test_nothing_that_arrives_after_the_end_changes_it() -> None:
     run = started()
     run.succeed(commands.StartAgent)
     sent = run.take(commands.SendQuery)
     run.do(cancel)
     run.succeed(commands.InterruptAgent)
-    run.hear(*succeed(sent))
+    run.receive(*succeed(sent))
     assert run.ignored == "query of wf-1-w1-t1 is CANCELLED and does not expect this answer"
     assert run.work(0).agent.status is AgentStatus.STOPPED

@@ -1,4 +1,4 @@
-"""A run may cost so much: then it asks for more or fails, and a grant lets the same session go on."""
+"""The budget of a run: at the limit it asks for more or fails, and a grant continues the same session."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from kingdom.workflow.model.status import QueryStatus, ReportStatus, WorkflowSta
 from kingdom.workflow.model.steps.modify import Modification, WorkChange, modify
 from kingdom.workflow.model.steps.operations import Auto, Continue, FromBase, cancel, pause, resume
 from kingdom.workflow.model.steps.placement import place
-from tests.unit.workflow.model.host import ask, broke, fail, reconciled, said, spent, succeed
+from tests.unit.workflow.model.host import answer_to, ask, broke, fail, reconciled, spent, succeed
 from tests.unit.workflow.model.scene import Run, started, task, template, work
 from tests.unit.workflow.model.walk import resume_with_money
 
@@ -27,7 +27,7 @@ def running(budget_usd: float | None, over_budget: OverBudget = OverBudget.ASK) 
 def broken_off(budget_usd: float = 1.0, cost_usd: float = 1.25) -> Run:
     """Return a run that waits for more money since its first turn had cost too much."""
     run = running(budget_usd)
-    run.hear(broke(run.take(commands.SendQuery), cost_usd))
+    run.receive(broke(run.take(commands.SendQuery), cost_usd))
     run.succeed(commands.StopAgent)
     return run
 
@@ -48,7 +48,7 @@ def test_without_a_budget_nothing_limits_a_turn() -> None:
     assert not run.workflow.is_over_budget
 
 
-def test_a_turn_that_costs_too_much_lets_the_run_ask_for_as_much_again() -> None:
+def test_a_turn_that_costs_too_much_makes_the_run_ask_for_as_much_again() -> None:
     run = broken_off()
     question = run.workflow.question
     assert run.status() is WorkflowStatus.AWAITING
@@ -58,7 +58,7 @@ def test_a_turn_that_costs_too_much_lets_the_run_ask_for_as_much_again() -> None
     assert (run.task(0, 0).query.status, run.work(0).failures) == (QueryStatus.PENDING, 0)
 
 
-def test_going_on_grants_as_much_again_and_continues_the_same_session() -> None:
+def test_continuing_grants_as_much_again_in_the_same_session() -> None:
     run = broken_off()
     run.do(resume, Continue("Go on "))
     assert (run.workflow.budget_usd, run.workflow.remaining_usd) == (2.25, 1.0)
@@ -68,7 +68,7 @@ def test_going_on_grants_as_much_again_and_continues_the_same_session() -> None:
     assert run.finish().status is WorkflowStatus.COMPLETED
 
 
-def test_a_run_that_lost_its_session_goes_on_behind_its_checkpoint_with_the_money_granted() -> None:
+def test_a_run_that_lost_its_session_continues_after_its_checkpoint_with_the_granted_money() -> None:
     run = broken_off()
     run.do(place, Placement(host="host-b", epoch=2))
     with pytest.raises(IllegalTransition, match="its session is lost"):
@@ -92,9 +92,9 @@ def test_a_run_that_asks_for_money_is_not_resumed_without_it(how: Auto | FromBas
         run.do(resume, how)
 
 
-def test_a_run_fails_instead_where_its_policy_says_so_and_can_still_be_granted_more() -> None:
+def test_a_run_fails_instead_if_its_policy_says_so_and_can_still_be_granted_more() -> None:
     run = running(1.0, OverBudget.STOP)
-    run.hear(broke(run.take(commands.SendQuery), 1.0))
+    run.receive(broke(run.take(commands.SendQuery), 1.0))
     run.succeed(commands.StopAgent)
     assert (run.status(), run.workflow.reason) == (
         WorkflowStatus.FAILED,
@@ -108,7 +108,7 @@ def test_a_run_fails_instead_where_its_policy_says_so_and_can_still_be_granted_m
 
 def test_an_answer_that_took_the_last_money_counts_and_the_next_turn_is_asked_for() -> None:
     run = running(1.0)
-    run.hear(said(run.take(commands.SendQuery), answers.QueryResponded, response="r", cost_usd=1.5))
+    run.receive(answer_to(run.take(commands.SendQuery), answers.QueryResponded, response="r", cost_usd=1.5))
     run.succeed(commands.StopAgent)
     assert run.status() is WorkflowStatus.AWAITING
     assert run.task(0, 0).query.status is QueryStatus.RESPONDED
@@ -119,13 +119,13 @@ def test_an_answer_that_took_the_last_money_counts_and_the_next_turn_is_asked_fo
 def test_checks_and_checkpoints_need_no_money() -> None:
     run = started(template(work("build", task())), policy=RunPolicy(budget_usd=1.0))
     run.succeed(commands.StartAgent)
-    run.hear(said(run.take(commands.SendQuery), answers.QueryResponded, response="r", cost_usd=9.0))
+    run.receive(answer_to(run.take(commands.SendQuery), answers.QueryResponded, response="r", cost_usd=9.0))
     assert run.finish().status is WorkflowStatus.COMPLETED
 
 
 def test_no_agent_is_started_for_a_turn_that_could_not_be_paid() -> None:
     run = running(1.0)
-    run.hear(said(run.take(commands.SendQuery), answers.AgentAsked, question="left?", cost_usd=2.0))
+    run.receive(answer_to(run.take(commands.SendQuery), answers.AgentAsked, question="left?", cost_usd=2.0))
     run.succeed(commands.StopAgent)
     assert run.workflow.reason == "left?"
     said_then = run.do(resume, Continue("left"))
@@ -138,7 +138,7 @@ def test_no_agent_is_started_for_a_turn_that_could_not_be_paid() -> None:
 def test_a_report_that_costs_too_much_is_written_once_there_is_more() -> None:
     run = running(1.0)
     run.until(commands.GenerateReport)
-    run.hear(broke(run.take(commands.GenerateReport), 0.5))
+    run.receive(broke(run.take(commands.GenerateReport), 0.5))
     run.succeed(commands.StopAgent)
     assert (run.status(), run.task(0, 1).report.status) == (WorkflowStatus.AWAITING, ReportStatus.PENDING)
     run.do(resume, Continue("go on"))
@@ -150,7 +150,7 @@ def test_a_turn_that_breaks_off_while_the_run_is_to_stop_is_looked_up_later() ->
     run = running(1.0)
     sent = run.take(commands.SendQuery)
     run.do(pause)
-    run.hear(broke(sent, 1.0))
+    run.receive(broke(sent, 1.0))
     run.succeed(commands.StopAgent)
     assert (run.status(), run.workflow.question) == (WorkflowStatus.PAUSED, None)
     assert run.task(0, 0).query.status is QueryStatus.UNKNOWN
@@ -158,22 +158,26 @@ def test_a_turn_that_breaks_off_while_the_run_is_to_stop_is_looked_up_later() ->
 
 def test_sums_of_cents_are_exact_enough() -> None:
     run = running(0.3)
-    run.hear(said(run.take(commands.SendQuery), answers.QueryResponded, response="r", cost_usd=0.1))
-    run.hear(said(run.take(commands.SendQuery), answers.QueryResponded, response="r", cost_usd=0.2))
+    run.receive(answer_to(run.take(commands.SendQuery), answers.QueryResponded, response="r", cost_usd=0.1))
+    run.receive(answer_to(run.take(commands.SendQuery), answers.QueryResponded, response="r", cost_usd=0.2))
     run.succeed(commands.StopAgent)
     assert run.status() is WorkflowStatus.AWAITING
 
 
-def test_a_turn_is_counted_once_however_often_and_by_whom_its_cost_is_told() -> None:
+def test_a_turn_is_charged_once_however_often_its_cost_is_reported() -> None:
     run = running(None)
     sent = run.take(commands.SendQuery)
     run.do(pause)
-    run.hear(spent(sent, 0.5), spent(sent, 0.5), said(sent, answers.QueryFailed, error="stopped", cost_usd=0.75))
+    run.receive(
+        spent(sent, 0.5), spent(sent, 0.5), answer_to(sent, answers.QueryFailed, error="stopped", cost_usd=0.75)
+    )
     run.succeed(commands.StopAgent)
     run.do(resume, Continue())
     run.succeed(commands.StartAgent)
     looked_up = run.take(commands.SendQuery)
-    run.hear(said(looked_up, answers.QueryReconciled, finding=answers.TranscriptFinding.UNFINISHED, cost_usd=0.75))
+    run.receive(
+        answer_to(looked_up, answers.QueryReconciled, finding=answers.TranscriptFinding.UNFINISHED, cost_usd=0.75)
+    )
     assert (run.workflow.cost_usd, run.until(commands.SendQuery).attempt) == (0.75, 2)
 
 
@@ -181,23 +185,23 @@ def test_a_turn_that_is_cut_off_by_a_cancel_is_counted() -> None:
     run = running(None)
     sent = run.take(commands.SendQuery)
     run.do(cancel)
-    run.hear(spent(sent, 0.5))
+    run.receive(spent(sent, 0.5))
     run.succeed(commands.InterruptAgent)
     assert (run.status(), run.workflow.cost_usd) == (WorkflowStatus.CANCELLED, 0.5)
 
 
-def test_what_is_told_too_late_changes_nothing_but_the_cost() -> None:
+def test_a_late_report_changes_nothing_but_the_cost() -> None:
     run = running(None)
     sent = run.take(commands.SendQuery)
     run.do(cancel)
     run.succeed(commands.InterruptAgent)
-    run.hear(spent(sent, 0.5))
+    run.receive(spent(sent, 0.5))
     assert run.ignored == "turn of wf-1-w1-t1 is CANCELLED and does not expect this answer"
-    run.hear(*succeed(sent), fail(sent), ask(sent), reconciled(sent, answers.TranscriptFinding.UNFINISHED))
+    run.receive(*succeed(sent), fail(sent), ask(sent), reconciled(sent, answers.TranscriptFinding.UNFINISHED))
     assert run.workflow.cost_usd == 0.5
 
 
-def test_what_a_work_cost_that_is_taken_out_stays_with_the_run() -> None:
+def test_the_cost_of_a_removed_work_stays_with_the_run() -> None:
     run = started(template(work("one", task()), work("two", task("first"), task("second"))))
     run.until(commands.SendQuery, 1)
     run.succeed(commands.SendQuery)

@@ -56,7 +56,7 @@ WorkSpaceCreated workSpaceId workId
 """
 ROWS = [tuple(line.split()) for line in SOURCE.split("\n") if line]
 # What payloads of the source carry beyond it: what continues a session and finds its process, what returns to a
-# commit, whether it was time or money that ran out, or the agent can go on later; and what it cost.
+# commit, whether it was time or money that ran out, or the agent can continue later; and what it cost.
 EXTRA = {
     "AgentStarted": {"session", "pid"},
     "CheckpointCreated": {"commits"},
@@ -79,7 +79,7 @@ def test_an_event_of_the_source_has_its_payload(row: tuple[str, ...]) -> None:
     assert beyond <= (PLACEMENT | {"costUsd"} if issubclass(event, answers.HostAnswer) else set())
 
 
-def test_every_event_of_the_code_is_in_the_catalogue_once() -> None:
+def test_every_event_of_the_code_is_in_the_catalog_once() -> None:
     defined = {
         name
         for module in (events, answers)
@@ -90,23 +90,23 @@ def test_every_event_of_the_code_is_in_the_catalogue_once() -> None:
     assert sorted(listed) == sorted(defined)
 
 
-def test_exactly_what_a_host_says_carries_a_placement() -> None:
+def test_exactly_the_replies_of_a_host_carry_a_placement() -> None:
     for entry in ENTRIES:
         assert (
             (entry.cause == "host") == issubclass(entry.event, answers.HostAnswer) == (fields(entry.event) > PLACEMENT)
         )
 
 
-def test_an_event_goes_through_its_envelope_in_camel_case_and_comes_back() -> None:
+def test_an_event_survives_its_camel_case_envelope() -> None:
     refs = (GitRef(git_id="git-app", base_branch="main"),)
-    said = events.WorkflowGitRefsUpdated(workflow_id="wf-1", added_refs=refs, removed_refs=())
-    envelope = EVENT_TYPES[type(said)].envelope(said, aggregate_type="Workflow", aggregate_id="wf-1")
+    event = events.WorkflowGitRefsUpdated(workflow_id="wf-1", added_refs=refs, removed_refs=())
+    envelope = EVENT_TYPES[type(event)].envelope(event, aggregate_type="Workflow", aggregate_id="wf-1")
     assert envelope.payload == {
         "workflowId": "wf-1",
         "addedRefs": ({"gitId": "git-app", "baseBranch": "main"},),
         "removedRefs": (),
     }
-    assert EVENT_TYPES[type(said)].decode(envelope) == said
+    assert EVENT_TYPES[type(event)].decode(envelope) == event
 
 
 def test_an_answer_without_a_placement_is_malformed() -> None:
@@ -119,8 +119,8 @@ def test_everything_that_a_run_says_and_commands_goes_through_an_envelope() -> N
     run.until(commands.SendQuery, 1)
     run.do(pause)
     run.do(cancel)
-    for said in run.said:
-        assert EVENT_TYPES[type(said)].decode(EVENT_TYPES[type(said)].envelope(said)) == said
+    for event in run.published:
+        assert EVENT_TYPES[type(event)].decode(EVENT_TYPES[type(event)].envelope(event)) == event
     for command in run.open:
         kind = COMMAND_TYPES[type(command)]
         assert kind.decode(kind.envelope(command)) == command

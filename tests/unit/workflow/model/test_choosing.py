@@ -72,14 +72,14 @@ def test_a_host_that_goes_moves_only_its_own_runs() -> None:
 
 
 def test_a_lost_host_gets_nothing_and_without_any_there_is_none() -> None:
-    lost, said = hosts(1)[0].as_lost()
-    assert (lost.status, said) == (HostStatus.LOST, HostLost(host="host-0", epoch=1))
+    lost, event = hosts(1)[0].as_lost()
+    assert (lost.status, event) == (HostStatus.LOST, HostLost(host="host-0", epoch=1))
     assert choose_host([lost], "wf-1") is None
     assert choose_host([], "wf-1") is None
     assert choose_host([lost, Host(id="up", epoch=1, slots=1)], "wf-1") == Host(id="up", epoch=1, slots=1)
 
 
-def test_a_host_says_what_it_offers() -> None:
+def test_a_host_reports_its_abilities() -> None:
     assert hosts(1)[0].registered_event() == HostRegistered(host="host-0", epoch=1, slots=20)
 
 

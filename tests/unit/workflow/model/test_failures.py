@@ -51,19 +51,19 @@ def test_a_failed_run_can_be_continued_where_it_failed(kind: type[commands.HostC
     assert run.finish().status is WorkflowStatus.COMPLETED
 
 
-def test_an_agent_error_is_said_in_the_order_of_the_source() -> None:
+def test_an_agent_error_is_reported_in_the_order_of_the_source() -> None:
     run = started()
     run.succeed(commands.StartAgent)
-    said = run.hear(fail(agent_of("wf-1-w1"), "killed"))
-    assert said == ["WorkStatusChanged", "WorkFailed", "WorkflowStatusChanged", "WorkflowFailed"]
+    names = run.receive(fail(agent_of("wf-1-w1"), "killed"))
+    assert names == ["WorkStatusChanged", "WorkFailed", "WorkflowStatusChanged", "WorkflowFailed"]
     assert (run.work(0).status, run.work(0).agent.status) == (WorkStatus.FAILED, AgentStatus.ERROR)
 
 
 def test_a_failed_query_stops_its_agent_before_the_run_counts_as_failed() -> None:
     run = started()
     run.succeed(commands.StartAgent)
-    said = run.fail(commands.SendQuery)
-    assert said == ["TaskFailed", "WorkStatusChanged", "WorkFailed", "WorkflowStopRequested"]
+    names = run.fail(commands.SendQuery)
+    assert names == ["TaskFailed", "WorkStatusChanged", "WorkFailed", "WorkflowStopRequested"]
     assert (run.workflow.status, run.work(0).status) == (WorkflowStatus.RUNNING, WorkStatus.FAILED)
     assert run.task(0, 0).status is TaskStatus.FAILED
     assert run.succeed(commands.StopAgent) == ["WorkflowStatusChanged", "WorkflowFailed"]
@@ -73,13 +73,13 @@ def test_a_retried_agent_continues_its_session_and_asks_what_became_of_its_query
     run = started(retries=1)
     run.succeed(commands.StartAgent)
     run.take(commands.SendQuery)
-    assert run.hear(fail(agent_of("wf-1-w1"))) == ["WorkRetried", "WorkStatusChanged"]
+    assert run.receive(fail(agent_of("wf-1-w1"))) == ["WorkRetried", "WorkStatusChanged"]
     assert run.until(commands.StartAgent).session == "session-1"
     run.succeed(commands.StartAgent)
     assert run.take(commands.SendQuery).reconcile
 
 
-def test_what_is_sent_to_a_restarted_agent_names_it_so_that_a_stop_of_the_first_does_not_reach_it() -> None:
+def test_a_command_to_a_restarted_agent_names_it_so_a_stop_of_the_first_does_not_reach_it() -> None:
     run = started(template(work("analyse", task(report=True))), retries=1)
     run.fail(commands.StartAgent)
     for kind in (commands.SendQuery, commands.GenerateReport, commands.VerifyWork):
@@ -99,7 +99,7 @@ def test_checkouts_are_made_all_or_none() -> None:
     run = Run()
     run.do(prepare)
     command = run.take(commands.PrepareResources)
-    run.hear(succeed(command)[0], fail(command, "no space"))
+    run.receive(succeed(command)[0], fail(command, "no space"))
     assert {tree.status for tree in run.workflow.work_trees} == {WorkTreeStatus.FAILED}
     assert (run.workflow.status, run.workflow.reason) == (WorkflowStatus.FAILED, "no checkout of git-lib: no space")
 

@@ -46,7 +46,7 @@ def test_an_address_on_the_forge_names_its_repository(address: str) -> None:
         "",
     ],
 )
-def test_an_address_that_leads_elsewhere_names_none(address: str) -> None:
+def test_an_address_elsewhere_names_no_repository(address: str) -> None:
     assert repo_of(address, "github.com") == ""
 
 

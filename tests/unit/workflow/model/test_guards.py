@@ -1,4 +1,4 @@
-"""What may be asked of a run in which state; everything else is refused with the state and what is allowed."""
+"""The allowed operations of each state. Others are refused with the state and the allowed ones."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,24 +23,12 @@ from kingdom.workflow.model.steps.operations import (
 )
 from kingdom.workflow.model.steps.placement import place
 from tests.unit.workflow.model.host import ask
-from tests.unit.workflow.model.scene import Run, started
+from tests.unit.workflow.model.scene import Run, ready, running, started
 
 
 def preparing() -> Run:
     run = Run()
     run.do(prepare)
-    return run
-
-
-def ready() -> Run:
-    run = preparing()
-    run.succeed(commands.PrepareResources)
-    return run
-
-
-def running() -> Run:
-    run = started()
-    run.succeed(commands.StartAgent)
     return run
 
 
@@ -53,7 +41,7 @@ def paused() -> Run:
 
 def awaiting() -> Run:
     run = running()
-    run.hear(ask(run.take(commands.SendQuery)))
+    run.receive(ask(run.take(commands.SendQuery)))
     run.succeed(commands.StopAgent)
     return run
 
@@ -139,14 +127,14 @@ def test_an_operation_is_allowed_exactly_in_its_states(operation: str, status: W
     assert refusal.value.allowed == tuple(sorted(name for name in asked_by_people if status in ALLOWED[name].split()))
 
 
-def test_a_refusal_tells_what_is_allowed_instead() -> None:
+def test_a_refusal_shows_what_is_allowed_instead() -> None:
     with pytest.raises(IllegalTransition) as refusal:
         paused().do(pause)
     assert str(refusal.value) == ("workflow wf-1 is PAUSED: cannot pause it; allowed now: cancel, modify, resume")
     assert isinstance(refusal.value, Permanent)
 
 
-def test_a_final_state_tells_that_nothing_follows() -> None:
+def test_a_final_state_shows_that_nothing_follows() -> None:
     with pytest.raises(IllegalTransition, match="Query q is CANCELLED: it cannot become SENT; allowed now: nothing"):
         QUERY.check("q", QueryStatus.CANCELLED, QueryStatus.SENT)
 
@@ -159,14 +147,14 @@ def test_nothing_can_be_asked_of_a_deleted_run(operation: str) -> None:
         run.do(*ASK[operation])
 
 
-def test_deleting_says_so_and_lets_the_checkouts_go() -> None:
+def test_deleting_is_logged_and_releases_the_checkouts() -> None:
     run = completed()
     assert run.do(delete) == ["WorkTreePendingRelease", "WorkTreePendingRelease", "WorkflowDeleted"]
     assert run.commanded() == ["ReleaseWorkTree", "ReleaseWorkTree"]
     run.finish()
 
 
-def test_a_host_is_told_once_to_remove_a_checkout() -> None:
+def test_a_host_is_asked_once_to_remove_a_checkout() -> None:
     run = completed()
     run.do(release)
     assert run.commanded() == ["ReleaseWorkTree", "ReleaseWorkTree"]

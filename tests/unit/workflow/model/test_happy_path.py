@@ -10,7 +10,7 @@ from kingdom.workflow.model.steps.operations import cancel, pause, prepare, star
 from tests.unit.workflow.model.host import agent_of, succeed
 from tests.unit.workflow.model.scene import Run, started, task, template, work
 
-# One Work of two Tasks, as the run and its host tell it.
+# The events of one Work with two Tasks.
 QUERY = ["QuerySent", "TaskStarted", "QueryResponded"]
 REPORT = ["ReportGenerationStarted", "ReportGenerated"]
 BEGIN = ["WorkSpaceCreated", "AgentStarted", "WorkStatusChanged", "WorkStarted"]
@@ -24,12 +24,12 @@ COMPLETED = ["WorkflowStatusChanged", "WorkflowCompleted"]
 
 
 def play(run: Run) -> None:
-    """Succeed with everything, and stop each agent before its checkpoint as hosts do."""
+    """Answer all commands with success, and stop each agent before its checkpoint as hosts do."""
     while run.open:
         command = run.open.pop(0)
         if isinstance(command, commands.TakeCheckpoint):
-            run.hear(*succeed(agent_of(command.work_id)))
-        run.hear(*succeed(command))
+            run.receive(*succeed(agent_of(command.work_id)))
+        run.receive(*succeed(command))
 
 
 def test_three_works_of_two_tasks_without_reports_follow_the_chain_to_completion() -> None:
@@ -52,7 +52,7 @@ def test_a_task_with_an_outline_is_completed_only_by_its_report() -> None:
     assert run.task(0, 1).report.file_path == "reports/wf-1-w1-t2-report-1.md"
 
 
-def test_a_later_agent_is_told_of_every_earlier_report() -> None:
+def test_a_later_agent_gets_every_earlier_report() -> None:
     run = started(template(work("analyse", task(report=True)), work("build", task())))
     assert run.until(commands.StartAgent, 1).reports == ("reports/wf-1-w1-t1-report-1.md",)
 
@@ -66,7 +66,7 @@ def test_a_query_is_sent_only_after_the_task_before_is_completed() -> None:
     assert (task_a.status, task_b.status) == (TaskStatus.RUNNING, TaskStatus.PENDING)
 
 
-def test_prepare_rests_at_ready_and_start_goes_on_from_there() -> None:
+def test_prepare_stops_at_ready_and_start_continues_from_there() -> None:
     run = Run()
     assert run.do(prepare) == ["WorkflowStatusChanged"]
     assert run.workflow.status is WorkflowStatus.PREPARING
@@ -93,12 +93,12 @@ def test_every_command_names_its_run_its_host_and_its_epoch() -> None:
     seen: list[commands.HostCommand] = []
     while run.open:
         seen.append(run.open[0])
-        run.hear(*succeed(run.open.pop(0)))
+        run.receive(*succeed(run.open.pop(0)))
     assert {(command.workflow_id, command.host, command.epoch) for command in seen} == {("wf-1", "host-a", 1)}
     assert {command.stream for command in seen} == {"soldier.host-a"}
 
 
-def test_stopping_goes_by_the_control_stream() -> None:
+def test_stop_commands_use_the_control_stream() -> None:
     run = started()
     run.do(pause)
     run.do(cancel)
@@ -119,7 +119,7 @@ def test_the_time_limit_of_a_task_wins_over_that_of_its_work() -> None:
     assert run.take(commands.SendQuery).timeout_seconds == 5
 
 
-def test_what_a_run_cost_is_added_up_per_work() -> None:
+def test_the_cost_of_a_run_is_the_sum_of_its_works() -> None:
     run = started()
     run.finish()
     assert [each.cost_usd for each in run.workflow.works] == [0.5, 0.5, 0.5]

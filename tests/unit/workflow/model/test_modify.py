@@ -1,4 +1,4 @@
-"""What has not started can be changed; what has started stays as it is."""
+"""Unstarted parts of a run can be changed, and started ones cannot."""
 
 import msgspec
 import pytest
@@ -15,7 +15,7 @@ from kingdom.workflow.model.resources.template import WorkDefinition
 from kingdom.workflow.model.status import WorkflowStatus, WorkTreeStatus
 from kingdom.workflow.model.steps.modify import Modification, WorkChange, modify
 from kingdom.workflow.model.steps.operations import Auto, Continue, pause, prepare, resume, start
-from tests.unit.workflow.model.scene import APP, DOCS, LIB, Run, started, task, template, work
+from tests.unit.workflow.model.scene import APP, DOCS, LIB, Run, ready, running, started, task, template, work
 
 TOOLS = McpServerRef(mcp_server_id="mcp-tools")
 SECRET = McpServerRef(mcp_server_id="mcp-tools", env={"TOKEN": "s3cr3t"})
@@ -31,21 +31,8 @@ def changed(run: Run, index: int, definition: WorkDefinition) -> Modification:
     return Modification(works=tuple(wanted))
 
 
-def ready() -> Run:
-    run = Run()
-    run.do(prepare)
-    run.succeed(commands.PrepareResources)
-    return run
-
-
-def running() -> Run:
-    run = started()
-    run.succeed(commands.StartAgent)
-    return run
-
-
 def paused() -> Run:
-    """Return a run that rests between the two tasks of its first Work."""
+    """Return a run that is paused between the two tasks of its first Work."""
     run = running()
     run.do(pause)
     run.succeed(commands.SendQuery)
@@ -63,7 +50,7 @@ def test_works_to_come_can_be_added_removed_changed_and_reordered_while_the_firs
     two = WorkChange(id=two.id, definition=work("build better"))
     new = WorkChange(definition=work("deploy"))
     assert run.do(modify, Modification(works=(one, new, two))) == ["WorkflowWorksUpdated"]
-    assert run.said[-1] == WorkflowWorksUpdated(
+    assert run.published[-1] == WorkflowWorksUpdated(
         workflow_id="wf-1",
         added_work_ids=("wf-1-w4",),
         removed_work_ids=(three.id or "",),
@@ -73,7 +60,7 @@ def test_works_to_come_can_be_added_removed_changed_and_reordered_while_the_firs
     assert run.finish().status is WorkflowStatus.COMPLETED
 
 
-def test_a_new_order_alone_is_said_too() -> None:
+def test_a_changed_order_alone_is_reported_too() -> None:
     run = running()
     one, two, three = works(run)
     assert run.do(modify, Modification(works=(one, three, two))) == ["WorkflowWorksUpdated"]
@@ -91,7 +78,7 @@ def test_a_work_that_runs_keeps_its_definition_and_its_place() -> None:
     assert run.workflow.document() == before
 
 
-def test_while_a_work_rests_its_tasks_that_have_not_started_can_be_changed() -> None:
+def test_unstarted_tasks_of_a_stopped_work_can_be_changed() -> None:
     run = paused()
     run.do(modify, changed(run, 0, work("analyse", task("first"), task("another"), task("third"))))
     assert [each.id for each in run.work(0).tasks] == ["wf-1-w1-t1", "wf-1-w1-t3", "wf-1-w1-t4"]
@@ -101,13 +88,13 @@ def test_while_a_work_rests_its_tasks_that_have_not_started_can_be_changed() -> 
 
 
 @pytest.mark.parametrize("definition", [work("analyse", task("else")), work("analyse", model="other"), work("renamed")])
-def test_while_a_work_rests_nothing_else_of_it_can_be_changed(definition: WorkDefinition) -> None:
+def test_nothing_else_of_a_stopped_work_can_be_changed(definition: WorkDefinition) -> None:
     run = paused()
     with pytest.raises(IllegalTransition, match="work wf-1-w1 of workflow wf-1 is PAUSED"):
         run.do(modify, changed(run, 0, definition))
 
 
-def test_the_checks_and_limits_of_a_work_at_rest_can_be_changed() -> None:
+def test_the_checks_and_limits_of_a_stopped_work_can_be_changed() -> None:
     run = started()
     run.until(commands.VerifyWork, 0)
     run.fail(commands.VerifyWork)
@@ -119,7 +106,7 @@ def test_the_checks_and_limits_of_a_work_at_rest_can_be_changed() -> None:
     assert run.take(commands.VerifyWork).commands == ("true",)
 
 
-def test_a_failed_task_can_be_put_otherwise_and_is_asked_anew() -> None:
+def test_a_failed_task_can_be_changed_and_is_asked_again() -> None:
     run = started()
     run.until(commands.SendQuery)
     run.fail(commands.SendQuery)
@@ -147,7 +134,7 @@ def test_tasks_that_stay_keep_their_identity() -> None:
     assert [each.id for each in run.work(1).tasks] == ["wf-1-w2-t2", "wf-1-w2-t3"]
 
 
-def test_a_list_that_makes_no_sense_is_refused() -> None:
+def test_an_invalid_list_is_refused() -> None:
     run = Run()
     with pytest.raises(Misconfigured, match="needs at least one work"):
         run.do(modify, Modification(works=()))
@@ -171,10 +158,10 @@ def test_a_repository_added_in_ready_goes_back_through_preparing() -> None:
     assert run.workflow.status is WorkflowStatus.READY
 
 
-def test_what_was_added_and_removed_is_said() -> None:
+def test_additions_and_removals_are_reported() -> None:
     run = ready()
     run.do(modify, Modification(git_refs=(APP, DOCS)))
-    updated = [event for event in run.said if isinstance(event, WorkflowGitRefsUpdated)]
+    updated = [event for event in run.published if isinstance(event, WorkflowGitRefsUpdated)]
     assert updated == [WorkflowGitRefsUpdated(workflow_id="wf-1", added_refs=(DOCS,), removed_refs=(LIB,))]
 
 
@@ -199,7 +186,7 @@ def test_a_run_does_not_end_before_a_repository_added_to_it_is_there() -> None:
     assert run.finish().status is WorkflowStatus.COMPLETED
 
 
-def test_an_agent_that_is_tried_again_waits_for_a_repository_added_meanwhile() -> None:
+def test_a_retried_agent_waits_for_a_repository_added_in_the_meantime() -> None:
     run = started(retries=1)
     run.do(modify, Modification(git_refs=(APP, LIB, DOCS)))
     run.fail(commands.StartAgent)
@@ -285,15 +272,15 @@ def test_mcp_servers_of_a_later_work_change_with_its_next_start() -> None:
     assert run.until(commands.StartAgent, 1).mcp_server_refs == (TOOLS,)
 
 
-def test_what_is_said_and_commanded_of_mcp_servers_tells_no_secrets() -> None:
+def test_events_and_commands_about_mcp_servers_contain_no_secrets() -> None:
     run = running()
     run.do(modify, Modification(mcp_server_refs=(SECRET,)))
-    assert WorkflowMcpServerRefsUpdated(workflow_id="wf-1", added_refs=("mcp-tools",), removed_refs=()) in run.said
+    assert WorkflowMcpServerRefsUpdated(workflow_id="wf-1", added_refs=("mcp-tools",), removed_refs=()) in run.published
     assert run.until(commands.StartAgent, 1).mcp_server_refs == (TOOLS,)
     assert run.workflow.mcp_server_refs_of(run.work(1).definition) == (SECRET,)
     run.do(modify, Modification(mcp_server_refs=()))
     run.finish()
-    assert "s3cr3t" not in repr(run.said)
+    assert "s3cr3t" not in repr(run.published)
 
 
 def test_a_repository_that_is_taken_out_while_a_checkpoint_is_taken_is_released_at_the_end() -> None:

@@ -1,4 +1,4 @@
-"""A run belongs to one host at a time; when its host is lost it goes on elsewhere from what is safe."""
+"""A run belongs to one host at a time. If its host is lost, it continues elsewhere from its checkpoint or base."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def in_second_work() -> Run:
     return run
 
 
-def test_a_run_whose_host_is_lost_goes_on_elsewhere_after_its_last_checkpoint() -> None:
+def test_a_run_whose_host_is_lost_continues_elsewhere_after_its_last_checkpoint() -> None:
     run = in_second_work()
     assert run.do(place, OTHER)[0] == "WorkflowPlaced"
     assert run.workflow.status is WorkflowStatus.RESUMING
@@ -40,7 +40,7 @@ def test_a_run_whose_host_is_lost_goes_on_elsewhere_after_its_last_checkpoint() 
     assert run.finish().status is WorkflowStatus.COMPLETED
 
 
-def test_on_the_same_host_a_new_epoch_goes_on_in_the_session() -> None:
+def test_on_the_same_host_a_new_epoch_continues_in_the_session() -> None:
     run = in_second_work()
     run.do(place, SAME)
     start = run.until(commands.StartAgent)
@@ -50,7 +50,7 @@ def test_on_the_same_host_a_new_epoch_goes_on_in_the_session() -> None:
 
 
 @pytest.mark.parametrize("kind", [commands.VerifyWork, commands.TakeCheckpoint])
-def test_what_was_being_finished_is_asked_for_again_under_the_new_epoch(kind: type[commands.HostCommand]) -> None:
+def test_an_interrupted_command_is_sent_again_under_the_new_epoch(kind: type[commands.HostCommand]) -> None:
     run = started()
     first = run.until(kind)
     run.open.clear()
@@ -92,7 +92,7 @@ def test_a_move_before_the_start_loses_nothing_that_could_be_continued() -> None
     assert run.take(commands.StartAgent).session == "session-1"
 
 
-def test_a_stop_that_was_wanted_is_true_once_the_host_is_lost() -> None:
+def test_a_requested_stop_takes_effect_once_the_host_is_lost() -> None:
     for operation, end in ((pause, WorkflowStatus.PAUSED), (cancel, WorkflowStatus.CANCELLED)):
         run = in_second_work()
         run.do(operation)
@@ -153,7 +153,7 @@ def test_a_release_is_repeated_on_the_same_host_and_needless_on_another() -> Non
 
 
 def lose_host(run: Run, times: int = 1) -> None:
-    """Let the host begin anew whenever the next query is with its agent."""
+    """Restart the host at each query."""
     for _ in range(times):
         run.until(commands.SendQuery)
         run.open.clear()
@@ -200,7 +200,7 @@ def test_hosts_that_are_lost_while_no_agent_runs_are_no_fault_of_the_run() -> No
     assert run.workflow.status is WorkflowStatus.READY
 
 
-def test_a_pause_that_was_wanted_comes_true_also_with_the_third_loss() -> None:
+def test_a_requested_pause_takes_effect_even_with_the_third_loss() -> None:
     run = started()
     lose_host(run, 2)
     run.until(commands.SendQuery)

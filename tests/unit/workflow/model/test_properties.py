@@ -22,7 +22,7 @@ _TELLING = (429, 34, 186, 333, 77, 0, 5, 7, 44, 51, 76, 98, 105, 277, 790)
 
 @settings(max_examples=200)
 @given(data=st.data())
-def test_whatever_happens_nothing_contradicts_and_every_run_can_still_be_completed_or_cancelled(
+def test_random_operations_contradict_nothing_and_every_run_can_still_be_completed_or_cancelled(
     data: st.DataObject,
 ) -> None:
     walked = walk(lambda choices: data.draw(st.sampled_from(choices)), data.draw(st.integers(0, 60)))
@@ -36,7 +36,7 @@ def test_whatever_happens_nothing_contradicts_and_every_run_can_still_be_complet
 
 
 def _rare() -> None:
-    """Take ways that random walks hardly find: before a checkout is there it is not wanted, or its host restarts."""
+    """Take paths that random walks rarely find: a checkout is removed, or its host restarts, before it exists."""
     run = WatchedRun()
     run.do(start)
     run.succeed(commands.PrepareResources)
@@ -79,7 +79,7 @@ def test_every_arrow_of_the_table_is_taken_and_no_other(
     assert {(first, to) for name, first, to in moves if name == machine.name} == drawn
 
 
-def test_only_what_has_ended_has_no_way_out() -> None:
+def test_only_final_states_have_no_transition() -> None:
     assert {machine.name: sorted(machine.final) for machine in MACHINES} == {
         "Workflow": ["CANCELLED", "COMPLETED"],
         "Work": ["CANCELLED"],

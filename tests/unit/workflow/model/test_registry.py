@@ -1,4 +1,4 @@
-"""Templates, repositories and MCP servers: what runs are made from, and who uses them."""
+"""Templates, repositories and MCP servers: the resources of runs, and their users."""
 
 import json
 from datetime import timedelta
@@ -49,11 +49,11 @@ def test_a_template_made_from_a_workflow_makes_the_same_workflow() -> None:
     assert again == original
 
 
-def test_templates_say_what_happened_to_them() -> None:
+def test_changes_of_templates_are_logged() -> None:
     known = template()
     assert known.created_event() == events.WorkflowTemplateCreated(template_id="tpl")
-    updated, said = known.update(template(work("only"), id="ignored"))
-    assert (updated.id, len(updated.works), said) == ("tpl", 1, events.WorkflowTemplateUpdated(template_id="tpl"))
+    updated, event = known.update(template(work("only"), id="ignored"))
+    assert (updated.id, len(updated.works), event) == ("tpl", 1, events.WorkflowTemplateUpdated(template_id="tpl"))
     deleted, gone = updated.delete()
     assert (deleted.deleted, gone) == (True, events.WorkflowTemplateDeleted(template_id="tpl"))
     with pytest.raises(IllegalTransition, match="template tpl is DELETED: cannot update it"):
@@ -64,17 +64,17 @@ def test_templates_say_what_happened_to_them() -> None:
 
 def test_a_deleted_git_leaves_every_list_of_a_template() -> None:
     known = template(work("analyse", git_refs=(APP_DEV, DOCS)), git_refs=(APP, LIB))
-    cascaded, said = known.without_git("git-app")
+    cascaded, event = known.without_git("git-app")
     assert (cascaded.git_refs, cascaded.works[0].git_refs) == ((LIB,), (DOCS,))
-    assert said == events.WorkflowTemplateUpdated(template_id="tpl")
+    assert event == events.WorkflowTemplateUpdated(template_id="tpl")
     assert cascaded.without_git("git-app") == (cascaded, None)
 
 
 def test_an_unregistered_mcp_server_leaves_every_list_of_a_template() -> None:
     known = template(work("analyse", mcp_server_refs=(TOOLS,)), mcp_server_refs=(TOOLS_LOUD,))
-    cascaded, said = known.without_mcp_server("mcp-tools")
+    cascaded, event = known.without_mcp_server("mcp-tools")
     assert (cascaded.mcp_server_refs, cascaded.works[0].mcp_server_refs) == ((), ())
-    assert said == events.WorkflowTemplateUpdated(template_id="tpl")
+    assert event == events.WorkflowTemplateUpdated(template_id="tpl")
     assert cascaded.without_mcp_server("mcp-tools") == (cascaded, None)
 
 
@@ -108,7 +108,7 @@ def test_a_workflow_names_the_mcp_servers_it_uses() -> None:
     assert create(known, "wf-1", NOON).workflow.mcp_server_ids() == ("mcp-tools",)
 
 
-def test_a_run_uses_its_repositories_from_its_preparation_to_its_end_and_while_it_can_go_on_by_itself() -> None:
+def test_a_run_uses_its_repositories_from_its_preparation_to_its_end_and_while_it_can_continue_by_itself() -> None:
     run = Run()
     assert not run.workflow.uses_resources
     run.do(start)
@@ -119,12 +119,12 @@ def test_a_run_uses_its_repositories_from_its_preparation_to_its_end_and_while_i
     assert not run.finish().uses_resources
 
 
-def test_what_is_in_use_cannot_be_deleted() -> None:
+def test_a_resource_in_use_cannot_be_deleted() -> None:
     users = [f"wf-{number}" for number in range(7)]
     with pytest.raises(IllegalTransition, match=r"git git-app is IN USE: .* wf-0, wf-1, wf-2, wf-3, wf-4 and 2 more"):
         git().delete(users)
-    deleted, said = git().delete([])
-    assert (deleted.deleted, said) == (True, events.GitDeleted(git_id="git-app"))
+    deleted, event = git().delete([])
+    assert (deleted.deleted, event) == (True, events.GitDeleted(git_id="git-app"))
     with pytest.raises(IllegalTransition, match="cannot delete it again"):
         deleted.delete([])
     with pytest.raises(IllegalTransition, match="workflow wf-9 cannot use it"):
@@ -135,8 +135,8 @@ def test_an_mcp_server_in_use_cannot_be_unregistered() -> None:
     assert server().registered_event() == events.McpServerRegistered(mcp_server_id="mcp-tools")
     with pytest.raises(IllegalTransition, match="mcp server mcp-tools is IN USE"):
         server().unregister(["wf-1"])
-    gone, said = server().unregister([])
-    assert (gone.deleted, said) == (True, events.McpServerUnregistered(mcp_server_id="mcp-tools"))
+    gone, event = server().unregister([])
+    assert (gone.deleted, event) == (True, events.McpServerUnregistered(mcp_server_id="mcp-tools"))
 
 
 def test_an_mcp_server_needs_what_its_transport_needs() -> None:
@@ -149,7 +149,7 @@ def test_an_mcp_server_needs_what_its_transport_needs() -> None:
 @pytest.mark.parametrize(
     "thing", [git(checkpoint_remote="file:///shared"), server(), template(work("a", mcp_server_refs=(TOOLS,)))]
 )
-def test_what_is_stored_is_read_back_equal(thing: Git | McpServer | WorkflowTemplate) -> None:
+def test_a_stored_value_is_read_back_equal(thing: Git | McpServer | WorkflowTemplate) -> None:
     document = json.loads(json.dumps(msgspec.to_builtins(thing)))
     assert msgspec.convert(document, type(thing)) == thing
 

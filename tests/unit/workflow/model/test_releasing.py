@@ -18,7 +18,7 @@ def not_released() -> Run:
     run = started(template(work("only", task()), git_refs=(APP,)))
     run.finish()
     run.do(release)
-    run.hear(fail(run.take(commands.ReleaseWorkTree), "disk full"))
+    run.receive(fail(run.take(commands.ReleaseWorkTree), "disk full"))
     return run
 
 
@@ -28,11 +28,11 @@ def test_a_release_that_failed_is_remembered_with_its_reason_and_awaited_no_more
     run.do(release)
     command = run.take(commands.ReleaseWorkTree)
     assert why_stale(run.workflow, command) is None
-    run.hear(fail(command, "disk full"))
+    run.receive(fail(command, "disk full"))
     [tree] = run.workflow.work_trees
     assert (tree.status, tree.releasing, tree.error) == (WorkTreeStatus.PENDING_RELEASE, False, "disk full")
     assert why_stale(run.workflow, command) == "attempt 1 of ReleaseWorkTree is over"
-    run.hear(fail(command, "late"))
+    run.receive(fail(command, "late"))
     assert run.ignored == f"no release of WorkTree {tree.id} is in progress"
 
 
@@ -45,10 +45,10 @@ def test_a_release_that_failed_can_be_asked_for_again(operation: Any) -> None:
     assert (tree.status, tree.error) == (WorkTreeStatus.RELEASED, "")
 
 
-def test_what_is_left_of_a_deleted_run_can_be_released() -> None:
+def test_the_remains_of_a_deleted_run_can_be_released() -> None:
     run = not_released()
     run.do(delete)
-    run.hear(fail(run.take(commands.ReleaseWorkTree), "disk still full"))
+    run.receive(fail(run.take(commands.ReleaseWorkTree), "disk still full"))
     run.do(release_remaining_trees)
     run.succeed(commands.ReleaseWorkTree)
     assert run.workflow.work_trees[0].status is WorkTreeStatus.RELEASED
@@ -59,18 +59,18 @@ def test_a_checkout_that_could_not_be_removed_in_between_is_tried_again_at_the_e
     run.do(prepare)
     run.succeed(commands.PrepareResources)
     run.do(modify, Modification(git_refs=(APP,)))
-    run.hear(fail(run.take(commands.ReleaseWorkTree)))
+    run.receive(fail(run.take(commands.ReleaseWorkTree)))
     run.do(start)
     run.finish()
     assert [tree.status for tree in run.workflow.work_trees] == [WorkTreeStatus.READY, WorkTreeStatus.RELEASED]
 
 
-def test_a_repository_added_again_after_a_failed_release_is_checked_out_anew() -> None:
+def test_a_repository_added_again_after_a_failed_release_is_checked_out_again() -> None:
     run = Run()
     run.do(prepare)
     run.succeed(commands.PrepareResources)
     run.do(modify, Modification(git_refs=(APP,)))
-    run.hear(fail(run.take(commands.ReleaseWorkTree), "half gone"))
+    run.receive(fail(run.take(commands.ReleaseWorkTree), "half gone"))
     run.do(modify, Modification(git_refs=(APP, LIB)))
     assert [tree.work_tree_id for tree in run.take(commands.PrepareResources).trees] == ["wf-1-tree3"]
     assert run.workflow.status is WorkflowStatus.PREPARING

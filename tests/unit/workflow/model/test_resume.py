@@ -1,4 +1,4 @@
-"""Going on after a rest: after a checkpoint, from base, or in the same session."""
+"""Resuming a run: after a checkpoint, from base, or in the same session."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def failed_in_third() -> Run:
     return run
 
 
-def test_auto_rolls_back_to_the_last_checkpoint_and_goes_on_after_it() -> None:
+def test_auto_rolls_back_to_the_last_checkpoint_and_continues_after_it() -> None:
     run = failed_in_third()
     assert run.do(resume, Auto()) == ["WorkflowStatusChanged"]
     assert run.workflow.status is WorkflowStatus.RESUMING
@@ -31,21 +31,21 @@ def test_auto_rolls_back_to_the_last_checkpoint_and_goes_on_after_it() -> None:
     assert command.checkpoint_id == "wf-1-w2-c1"
     assert command.commits == {"wf-1-tree1": "commit-wf-1-w2-c1", "wf-1-tree2": "commit-wf-1-w2-c1"}
     assert command.work_space_ids == ("wf-1-w3-space1",)
-    said = run.succeed(commands.RollBack)
-    assert said == [
+    names = run.succeed(commands.RollBack)
+    assert names == [
         "WorkSpaceRemoved",
         "WorkReset",
         "WorkStatusChanged",
         "WorkflowStatusChanged",
         "WorkflowResumed",
     ]
-    assert run.said[-1] == WorkflowResumed(workflow_id="wf-1", from_work_id="wf-1-w3")
+    assert run.published[-1] == WorkflowResumed(workflow_id="wf-1", from_work_id="wf-1-w3")
     start = run.take(commands.StartAgent)
     assert (start.work_id, start.session, start.attempt) == ("wf-1-w3", None, 2)
     assert [each.status for each in run.workflow.works] == ["COMPLETED", "COMPLETED", "PENDING"]
 
 
-def test_what_was_undone_is_new_and_its_reports_are_kept_as_versions() -> None:
+def test_an_undone_task_is_new_and_its_reports_are_kept_as_versions() -> None:
     run = failed_in_third()
     run.do(resume, Auto())
     run.succeed(commands.RollBack)
@@ -79,7 +79,7 @@ def test_without_a_checkpoint_auto_goes_back_to_base() -> None:
     assert (command.checkpoint_id, command.commits, command.to_base) == (None, {}, ("wf-1-tree1", "wf-1-tree2"))
 
 
-def test_continue_goes_on_in_the_same_session_without_a_rollback() -> None:
+def test_continue_keeps_the_session_without_a_rollback() -> None:
     run = started()
     run.succeed(commands.StartAgent)
     run.succeed(commands.SendQuery)
@@ -107,7 +107,7 @@ def test_an_unknown_checkpoint_is_refused_with_the_valid_ones() -> None:
     assert run.workflow.document() == before
 
 
-def test_a_checkpoint_behind_a_rollback_is_no_longer_valid_and_the_one_made_anew_is() -> None:
+def test_a_rollback_invalidates_later_checkpoints_and_a_new_one_is_valid() -> None:
     run = failed_in_third()
     run.do(resume, FromCheckpoint("wf-1-w1-c1"))
     run.succeed(commands.RollBack)

@@ -73,15 +73,15 @@ def test_a_command_that_was_just_sent_counts(sent: tuple[Run, commands.HostComma
     assert why_stale(run.workflow, command) is None
 
 
-def test_a_command_that_was_answered_is_over(sent: tuple[Run, commands.HostCommand]) -> None:
+def test_a_command_that_was_answered_is_not_executed_again(sent: tuple[Run, commands.HostCommand]) -> None:
     run, command = sent
-    run.hear(*succeed(command))
+    run.receive(*succeed(command))
     name = type(command).__name__
     assert why_stale(run.workflow, command) == f"attempt {command.attempt} of {name} is over"
 
 
 @pytest.mark.parametrize("placement", [ANEW, ELSEWHERE], ids=["same host", "other host"])
-def test_a_command_of_an_earlier_placement_is_over(
+def test_a_command_of_an_earlier_placement_is_ignored(
     sent: tuple[Run, commands.HostCommand], placement: Placement
 ) -> None:
     run, command = sent
@@ -96,7 +96,7 @@ def test_a_command_of_an_earlier_placement_is_over(
 @pytest.mark.parametrize(
     "kind", [commands.StartAgent, commands.SendQuery, commands.GenerateReport, commands.VerifyWork]
 )
-def test_what_an_agent_shall_do_is_over_once_the_agent_shall_end(kind: type[commands.HostCommand]) -> None:
+def test_commands_for_an_agent_end_when_it_must_end(kind: type[commands.HostCommand]) -> None:
     run = waiting_for(kind)
     [command] = run.open
     run.do(cancel)
@@ -105,7 +105,7 @@ def test_what_an_agent_shall_do_is_over_once_the_agent_shall_end(kind: type[comm
 
 
 @pytest.mark.parametrize("kind", [commands.VerifyWork, commands.TakeCheckpoint])
-def test_a_pause_lets_what_finishes_a_work_be_done(kind: type[commands.HostCommand]) -> None:
+def test_a_pause_lets_the_last_steps_of_a_work_finish(kind: type[commands.HostCommand]) -> None:
     run = waiting_for(kind)
     run.do(pause)
     assert why_stale(run.workflow, run.take(kind)) is None
@@ -122,13 +122,13 @@ def test_a_run_without_a_host_waits_for_no_command() -> None:
 def test_a_question_ends_a_query_and_a_petition_does_not() -> None:
     run = waiting_for(commands.SendQuery)
     command = run.take(commands.SendQuery)
-    run.hear(petition(command))
+    run.receive(petition(command))
     assert why_stale(run.workflow, command) is None
-    run.hear(ask(command))
+    run.receive(ask(command))
     assert why_stale(run.workflow, command) == "attempt 1 of SendQuery is over"
 
 
-def test_the_question_what_became_of_a_query_is_told_apart_from_the_query() -> None:
+def test_a_lookup_of_a_query_is_distinguished_from_the_query() -> None:
     run = waiting_for(commands.SendQuery)
     query = run.take(commands.SendQuery)
     run.do(pause)
@@ -142,7 +142,7 @@ def test_the_question_what_became_of_a_query_is_told_apart_from_the_query() -> N
 
 
 class Watched:
-    """A walk with all that it ever commanded, and what was found of it after each of its moments."""
+    """A walk with all its commands, and its findings after each step."""
 
     def __init__(self, seed: int) -> None:
         self.walk = Walk(random.Random(seed).choice)
@@ -164,16 +164,16 @@ class Watched:
 
 
 def is_heard(run: Run, command: commands.HostCommand) -> bool:
-    """Tell whether the run takes any answer to a command."""
+    """Return whether the run accepts any answer to a command."""
     fork = run.fork()
-    heard: list[bool] = []
+    received: list[bool] = []
     for answer in succeed(command):
-        fork.hear(answer)
-        heard.append(fork.ignored is None)
-    return any(heard)
+        fork.receive(answer)
+        received.append(fork.ignored is None)
+    return any(received)
 
 
-def test_whatever_happens_what_counts_is_heard_and_who_waits_waits_for_something_that_counts() -> None:
+def test_under_random_operations_valid_answers_are_accepted_and_every_wait_has_an_expected_answer() -> None:
     sent: set[type[commands.HostCommand]] = set()
     answered: set[type[commands.HostCommand]] = set()
     for seed in range(250):
@@ -193,7 +193,7 @@ def test_whatever_happens_what_counts_is_heard_and_who_waits_waits_for_something
     assert sent == answered == commands.COMMANDS.keys()
 
 
-def test_nothing_that_a_run_at_rest_was_told_before_counts() -> None:
+def test_no_earlier_message_to_a_stopped_run_counts() -> None:
     for seed in range(100):
         watched = Watched(seed)
         for _ in range(40):

@@ -1,4 +1,4 @@
-"""Pause, cancel and gates: what is wanted becomes true when the host confirms that nothing runs."""
+"""Pause, cancel and gates: a request takes effect when the host confirms that nothing runs."""
 
 import pytest
 
@@ -32,12 +32,12 @@ def querying() -> Run:
     return run
 
 
-def test_a_pause_is_wanted_first_and_true_when_the_agent_has_stopped() -> None:
+def test_a_pause_is_requested_first_and_takes_effect_when_the_agent_has_stopped() -> None:
     run = querying()
     assert run.do(pause) == ["WorkflowStopRequested"]
     assert run.workflow.status is WorkflowStatus.RUNNING
-    said = run.succeed(commands.StopAgent)
-    assert said == ["WorkStatusChanged", "WorkflowStatusChanged", "WorkPaused", "WorkflowPaused"]
+    names = run.succeed(commands.StopAgent)
+    assert names == ["WorkStatusChanged", "WorkflowStatusChanged", "WorkPaused", "WorkflowPaused"]
     assert (run.workflow.status, run.work(0).status) == (WorkflowStatus.PAUSED, WorkStatus.PAUSED)
 
 
@@ -58,7 +58,7 @@ def test_a_query_that_fails_because_its_agent_is_stopping_is_unknown_not_failed(
     assert (run.workflow.status, run.task(0, 0).query.status) == (WorkflowStatus.PAUSED, QueryStatus.UNKNOWN)
 
 
-def test_a_report_that_is_interrupted_is_written_anew() -> None:
+def test_a_report_that_is_interrupted_is_rewritten() -> None:
     run = started(template(work("analyse", task(report=True))))
     run.until(commands.GenerateReport)
     run.do(pause)
@@ -97,7 +97,7 @@ def test_a_pause_waits_until_what_is_being_finished_has_its_checkpoint(kind: typ
     assert [each.is_finished for each in run.workflow.works] == [True, False, False]
 
 
-def test_a_pause_that_comes_when_nothing_is_left_ends_in_completion() -> None:
+def test_a_pause_without_remaining_work_ends_in_completion() -> None:
     run = querying()
     run.until(commands.TakeCheckpoint, 2)
     run.do(pause)
@@ -131,7 +131,7 @@ def test_pausing_twice_changes_nothing() -> None:
     assert run.commanded() == ["SendQuery", "StopAgent"]
 
 
-def test_what_is_being_cancelled_cannot_be_paused() -> None:
+def test_a_run_that_is_being_cancelled_cannot_be_paused() -> None:
     run = querying()
     run.do(cancel)
     with pytest.raises(IllegalTransition, match="workflow wf-1 is RUNNING and about to cancel: cannot pause it"):
@@ -143,8 +143,8 @@ def test_cancel_interrupts_at_once_and_cancels_what_is_not_completed() -> None:
     run.succeed(commands.SendQuery)
     assert run.do(cancel) == ["WorkflowStopRequested"]
     assert run.commanded() == ["SendQuery", "InterruptAgent"]
-    said = run.succeed(commands.InterruptAgent)
-    assert [name for name in said if "Status" not in name] == 3 * ["WorkCancelled"] + ["WorkflowCancelled"]
+    names = run.succeed(commands.InterruptAgent)
+    assert [name for name in names if "Status" not in name] == 3 * ["WorkCancelled"] + ["WorkflowCancelled"]
     assert run.workflow.status is WorkflowStatus.CANCELLED
     assert [each.status for each in run.workflow.works] == [WorkStatus.CANCELLED] * 3
     assert [each.status for each in run.work(0).tasks] == [TaskStatus.COMPLETED, TaskStatus.CANCELLED]
@@ -167,9 +167,9 @@ def test_cancel_and_a_response_in_either_order_end_the_same_way() -> None:
         response = succeed(run.take(commands.SendQuery))
         if cancel_first:
             run.do(cancel)
-            run.hear(*response)
+            run.receive(*response)
         else:
-            run.hear(*response)
+            run.receive(*response)
             run.do(cancel)
             run.take(commands.VerifyWork)
         run.succeed(commands.InterruptAgent)
@@ -220,7 +220,7 @@ def test_cancelling_twice_changes_nothing(doing: str) -> None:
     assert run.commanded().count("InterruptAgent") == 1
 
 
-def test_a_gate_asks_a_person_after_the_checkpoint_and_goes_on_when_resumed() -> None:
+def test_a_gate_asks_a_person_after_the_checkpoint_and_continues_when_resumed() -> None:
     run = started(template(work("analyse", pause_after=True), work("build")))
     run.until(commands.TakeCheckpoint)
     assert run.succeed(commands.TakeCheckpoint) == ["WorkflowStatusChanged", "WorkflowAwaiting"]
@@ -265,7 +265,7 @@ def test_a_gate_that_was_passed_asks_again_after_its_work_was_done_again() -> No
 
 def test_the_reply_to_a_question_goes_along_with_the_continued_query_until_that_is_rolled_back() -> None:
     run = querying()
-    run.hear(ask(run.take(commands.SendQuery), "blue or green?"))
+    run.receive(ask(run.take(commands.SendQuery), "blue or green?"))
     run.succeed(commands.StopAgent)
     assert (run.workflow.status, run.workflow.reason) == (WorkflowStatus.AWAITING, "blue or green?")
     run.do(resume, Continue(reply="green"))
@@ -276,7 +276,7 @@ def test_the_reply_to_a_question_goes_along_with_the_continued_query_until_that_
     run.succeed(commands.StopAgent)
     run.do(resume, Continue())
     run.succeed(commands.StartAgent)
-    run.hear(reconciled(run.take(commands.SendQuery), answers.TranscriptFinding.UNFINISHED))
+    run.receive(reconciled(run.take(commands.SendQuery), answers.TranscriptFinding.UNFINISHED))
     again = run.take(commands.SendQuery)
     assert (again.continues, again.reply) == (True, "green")
     run.do(pause)
@@ -290,13 +290,13 @@ def test_the_reply_to_a_question_goes_along_with_the_continued_query_until_that_
 
 def test_an_agent_that_ends_without_a_word_fails_the_run() -> None:
     run = querying()
-    run.hear(*succeed(agent_of("wf-1-w1")))
+    run.receive(*succeed(agent_of("wf-1-w1")))
     assert (run.workflow.status, run.workflow.reason) == (WorkflowStatus.FAILED, "the agent ended without an answer")
 
 
 def test_an_agent_that_breaks_after_its_work_was_verified_does_no_harm() -> None:
     run = querying()
     command = run.until(commands.TakeCheckpoint)
-    run.hear(fail(agent_of(command.work_id)))
+    run.receive(fail(agent_of(command.work_id)))
     assert (run.work(0).agent.status, run.work(0).status) == (AgentStatus.ERROR, WorkStatus.COMPLETED)
     assert run.finish().status is WorkflowStatus.COMPLETED

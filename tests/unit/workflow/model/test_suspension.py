@@ -1,4 +1,4 @@
-"""A run waits for its vendor and goes on by itself; one whose agent goes in circles asks a person, once."""
+"""A run waits for its vendor and continues by itself; one whose agent loops asks a person, once."""
 
 from datetime import timedelta
 
@@ -25,17 +25,17 @@ def queried() -> tuple[Run, commands.SendQuery]:
 def parked() -> Run:
     """Return a run that waits for its vendor."""
     run, sent = queried()
-    run.hear(throttled(sent, LATER))
+    run.receive(throttled(sent, LATER))
     run.succeed(commands.StopAgent)
     return run
 
 
-def test_a_limit_of_the_vendor_parks_the_run_with_reason_and_time_and_asks_nobody() -> None:
+def test_a_limit_of_the_vendor_parks_the_run_with_reason_and_time_and_asks_no_person() -> None:
     run = parked()
     assert (run.status(), run.workflow.parked_until) == (WorkflowStatus.AWAITING, LATER)
     assert run.workflow.reason == "usage limit; it goes on by itself at 2026-11-15 15:00 UTC"
     assert (run.workflow.question, run.work(0).failures) == (None, 0)
-    [awaits] = [event for event in run.said if isinstance(event, WorkflowAwaiting)]
+    [awaits] = [event for event in run.published if isinstance(event, WorkflowAwaiting)]
     assert awaits.until == LATER
 
 
@@ -53,7 +53,7 @@ def test_a_report_can_be_parked_too() -> None:
     run, sent = queried()
     run.open.append(sent)
     run.succeed(commands.SendQuery)
-    run.hear(throttled(run.take(commands.GenerateReport), LATER))
+    run.receive(throttled(run.take(commands.GenerateReport), LATER))
     run.succeed(commands.StopAgent)
     assert (run.status(), run.task(0, 0).report.status) == (WorkflowStatus.AWAITING, ReportStatus.PENDING)
     run.do(resume, Continue())
@@ -61,7 +61,7 @@ def test_a_report_can_be_parked_too() -> None:
 
 
 def parked_again(run: Run, times: int) -> None:
-    """Let a parked run go on and be parked again."""
+    """Continue a parked run until it is parked again."""
     for _ in range(times):
         assert (run.status(), run.workflow.parked_until, run.workflow.question) == (
             WorkflowStatus.AWAITING,
@@ -70,11 +70,11 @@ def parked_again(run: Run, times: int) -> None:
         )
         run.do(resume, Continue())
         run.until(commands.SendQuery)
-        run.hear(throttled(run.take(commands.SendQuery), LATER))
+        run.receive(throttled(run.take(commands.SendQuery), LATER))
         run.succeed(commands.StopAgent)
 
 
-def test_after_five_parkings_without_an_answer_a_person_is_asked_and_the_count_begins_anew() -> None:
+def test_after_five_parkings_without_an_answer_a_person_is_asked_and_the_count_starts_over() -> None:
     run = parked()
     parked_again(run, 5)
     question = run.workflow.question
@@ -89,19 +89,19 @@ def test_after_five_parkings_without_an_answer_a_person_is_asked_and_the_count_b
     )
     run.do(resume, Continue("go on"))
     run.until(commands.SendQuery)
-    run.hear(throttled(run.take(commands.SendQuery), LATER))
+    run.receive(throttled(run.take(commands.SendQuery), LATER))
     run.succeed(commands.StopAgent)
     parked_again(run, 4)
     assert (run.workflow.parked_until, run.workflow.question) == (LATER, None)
 
 
-def test_an_answer_of_the_agent_lets_the_count_of_parkings_begin_anew() -> None:
+def test_an_answer_of_the_agent_resets_the_count_of_parkings() -> None:
     run = parked()
     parked_again(run, 4)
     run.do(resume, Continue())
     run.succeed(commands.StartAgent)
     run.succeed(commands.SendQuery)
-    run.hear(throttled(run.take(commands.GenerateReport), LATER))
+    run.receive(throttled(run.take(commands.GenerateReport), LATER))
     run.succeed(commands.StopAgent)
     assert (run.workflow.parked_until, run.workflow.question) == (LATER, None)
 
@@ -112,16 +112,16 @@ def test_a_parked_run_that_is_cancelled_waits_for_nothing() -> None:
     assert (run.status(), run.workflow.parked_until) == (WorkflowStatus.CANCELLED, None)
 
 
-def in_circles() -> Run:
-    """Return a run that asks about an agent that goes in circles."""
+def run_with_looping_agent() -> Run:
+    """Return a run that asks about an agent that loops."""
     run, sent = queried()
-    run.hear(looping(sent))
+    run.receive(looping(sent))
     run.succeed(commands.StopAgent)
     return run
 
 
-def test_a_person_is_asked_about_an_agent_that_goes_in_circles() -> None:
-    run = in_circles()
+def test_a_person_is_asked_about_an_agent_that_loops() -> None:
+    run = run_with_looping_agent()
     question = run.workflow.question
     assert question is not None
     assert (run.status(), question.topic, question.choices) == (
@@ -133,33 +133,33 @@ def test_a_person_is_asked_about_an_agent_that_goes_in_circles() -> None:
 
 
 @pytest.mark.parametrize("reply", ["go on", "look into src first"])
-def test_what_the_person_says_is_handed_to_the_agent(reply: str) -> None:
-    run = in_circles()
+def test_the_answer_of_the_person_is_passed_to_the_agent(reply: str) -> None:
+    run = run_with_looping_agent()
     run.do(resume, Continue(reply))
     sent = run.until(commands.SendQuery)
     assert (sent.reply, sent.continues) == (reply, True)
 
 
 def test_stop_ends_the_run() -> None:
-    run = in_circles()
+    run = run_with_looping_agent()
     run.do(resume, Continue("STOP"))
     assert run.status() is WorkflowStatus.CANCELLED
 
 
-def test_an_agent_that_goes_in_circles_again_fails() -> None:
-    run = in_circles()
+def test_an_agent_that_loops_again_fails() -> None:
+    run = run_with_looping_agent()
     run.do(resume, Continue("go on"))
     run.until(commands.SendQuery)
-    run.hear(looping(run.take(commands.SendQuery)))
+    run.receive(looping(run.take(commands.SendQuery)))
     run.succeed(commands.StopAgent)
     assert (run.status(), run.task(0, 0).query.status) == (WorkflowStatus.FAILED, QueryStatus.FAILED)
     assert run.workflow.reason == "the agent ran `ls` 8 times in a row"
 
 
-def test_behind_a_rollback_the_count_begins_anew() -> None:
-    run = in_circles()
+def test_the_count_starts_over_after_a_rollback() -> None:
+    run = run_with_looping_agent()
     run.do(resume, Auto())
     run.until(commands.SendQuery)
-    run.hear(looping(run.take(commands.SendQuery)))
+    run.receive(looping(run.take(commands.SendQuery)))
     run.succeed(commands.StopAgent)
     assert run.status() is WorkflowStatus.AWAITING

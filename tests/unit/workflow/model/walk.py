@@ -92,9 +92,9 @@ class Walk:
         if self.run.open:
             command = self._pick()
             if not isinstance(command, commands.SendQuery):
-                self._hear(succeed(command))
+                self._receive(succeed(command))
             elif command.reconcile:
-                self._hear([reconciled(command, self.choose(list(answers.TranscriptFinding)))])
+                self._receive([reconciled(command, self.choose(list(answers.TranscriptFinding)))])
             else:
                 asked = [[ask(command)], [petition(command), ask(command)]]
                 held_up = [
@@ -103,7 +103,7 @@ class Walk:
                     [looping(command)],
                     [spent(command, 0.2), fail(command)],
                 ]
-                self._hear(self.choose([*[succeed(command)] * 12, *asked, *asked, *held_up]))
+                self._receive(self.choose([*[succeed(command)] * 12, *asked, *asked, *held_up]))
         elif self.run.workflow.status not in ENDS:
             self.operate()
 
@@ -111,19 +111,19 @@ class Walk:
         if self.run.open:
             command = self._pick()
             done_before = succeed(command)[:-1] if isinstance(command, commands.PrepareResources) else []
-            self._hear([*done_before, fail(command)])
+            self._receive([*done_before, fail(command)])
 
     def hold_up(self) -> None:
         """Let a report wait for money or for the vendor."""
         command = self.run.open[0] if self.run.open else None
         if isinstance(command, commands.GenerateReport):
             self.run.open.remove(command)
-            self._hear([self.choose([throttled(command, NOON), broke(command, 0.5)])])
+            self._receive([self.choose([throttled(command, NOON), broke(command, 0.5)])])
 
     def repeat(self) -> None:
         """Say something old again: it may be late, doubled or from a lost placement."""
         if self.old:
-            self.run.hear(self.choose(self.old))
+            self.run.receive(self.choose(self.old))
 
     def end_agent(self) -> None:
         """Let an agent end by itself."""
@@ -132,7 +132,7 @@ class Walk:
             if each.agent.alive and placement:
                 agent = agent_of(each.id, each.agent.attempt)
                 agent = msgspec.structs.replace(agent, host=placement.host, epoch=placement.epoch)
-                self._hear(self.choose([succeed(agent), [fail(agent, "killed")]]))
+                self._receive(self.choose([succeed(agent), [fail(agent, "killed")]]))
 
     def operate(self) -> None:
         often = [self._start, self._resume, self._resume, self._modify]
@@ -153,9 +153,9 @@ class Walk:
         assert isinstance(command, commands.HostCommand)
         return command
 
-    def _hear(self, heard: list[answers.HostAnswer]) -> None:
-        self.old += heard
-        self.run.hear(*heard)
+    def _receive(self, received: list[answers.HostAnswer]) -> None:
+        self.old += received
+        self.run.receive(*received)
 
     def _start(self) -> None:
         self.run.do(start)

@@ -52,7 +52,7 @@ async def test_a_cancelled_caller_waits_until_its_call_has_ended(thread: DiskThr
     assert ended.is_set()
 
 
-async def test_what_was_asked_for_before_the_end_is_done_and_what_comes_later_is_refused(thread: DiskThread) -> None:
+async def test_requests_before_the_end_are_handled_and_later_ones_refused(thread: DiskThread) -> None:
     asked = asyncio.create_task(thread.run(lambda: 7))
     await asyncio.sleep(0)
     thread.stop()

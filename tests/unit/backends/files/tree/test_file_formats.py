@@ -37,7 +37,7 @@ def filed(envelope: Envelope, *, ordered: bool = False) -> Filed:
 
 
 @given(envelopes)
-def test_an_event_comes_out_of_its_file_as_it_went_in(envelope: Envelope) -> None:
+def test_an_event_is_read_from_its_file_as_it_was_written(envelope: Envelope) -> None:
     event = filed(envelope)
     found, body = decode_body(event.row, event.content)
     assert found == replace(envelope, stream="s")
@@ -45,14 +45,14 @@ def test_an_event_comes_out_of_its_file_as_it_went_in(envelope: Envelope) -> Non
 
 
 @given(envelopes, st.booleans())
-def test_the_quick_way_and_the_careful_way_read_the_same(envelope: Envelope, ordered: bool) -> None:  # noqa: FBT001
+def test_the_fast_and_the_full_decoder_read_the_same(envelope: Envelope, ordered: bool) -> None:  # noqa: FBT001
     event = filed(envelope, ordered=ordered)
     quick, careful = decode_body(event.row, event.content), _read_any_body(event.row, event.content)
     assert quick[0] == careful[0]
     assert json.loads(bytes(quick[1])) == json.loads(bytes(careful[1]))
 
 
-def test_what_a_person_changes_is_read_but_not_where_the_event_stands() -> None:
+def test_an_edited_payload_is_read_but_an_edited_position_is_not() -> None:
     event = filed(Envelope(type="Ping", payload={"n": 1}, partition_key="a"), ordered=True)
     content = event.edited(payload={"n": 2}, colour="red", stream="elsewhere", partitionKey="b")
     found, _ = decode_body(event.row, content)

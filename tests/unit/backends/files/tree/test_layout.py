@@ -34,13 +34,13 @@ def test_no_two_ids_share_a_name(one: str, other: str) -> None:
 
 
 @given(IDS)
-def test_the_name_tells_the_id_unless_it_had_to_be_shortened(name: str) -> None:
-    told = id_of_name(file_name(name))
-    assert told == name or (told is None and len(name.encode("utf-8", "surrogatepass")) > 60)
+def test_the_name_contains_the_id_unless_it_had_to_be_shortened(name: str) -> None:
+    reported = id_of_name(file_name(name))
+    assert reported == name or (reported is None and len(name.encode("utf-8", "surrogatepass")) > 60)
 
 
 @pytest.mark.parametrize("name", ["", "%FF", "%C3", "a%80b"])
-def test_a_name_that_no_id_becomes_tells_none(name: str) -> None:
+def test_a_name_that_is_not_an_encoded_id_has_no_id(name: str) -> None:
     assert id_of_name(name) is None
 
 
@@ -89,12 +89,12 @@ def test_an_empty_id_is_refused() -> None:
 
 
 @pytest.mark.parametrize("what", ["stream", "scope"])
-def test_a_name_that_must_be_told_from_its_directory_is_refused_where_it_is_too_long(what: str) -> None:
+def test_a_directory_name_that_is_too_long_to_be_reversible_is_refused(what: str) -> None:
     with pytest.raises(Misconfigured, match="too long"):
         LAYOUT.stream("x" * 300) if what == "stream" else LAYOUT.key_directory("x" * 300)
 
 
-def test_records_and_keys_lie_where_the_source_documents_say() -> None:
+def test_records_and_keys_are_where_the_source_documents_say() -> None:
     found = {
         LAYOUT.record("queue/events/pending", "evt-github-1"): "queue/events/pending/evt-github-1.json",
         LAYOUT.record("state/king", "task-seq"): "state/king/task-seq",
@@ -126,7 +126,7 @@ def test_two_kinds_cannot_share_a_directory_even_where_case_does_not_count() -> 
         LAYOUT.check_kinds(kinds)
 
 
-def test_what_editors_and_careful_writers_leave_is_known() -> None:
+def test_files_of_editors_are_recognized() -> None:
     unfinished = [".tmp-evt-1.json", ".evt-1.json.swp", "evt-1.json~", "4913", "sedAbC123", "evt.tmp", "#evt#"]
     assert all(map(is_temporary_name, unfinished))
     assert not any(map(is_temporary_name, ["evt-1.json", "4913.json", "sedation.json", "tmp"]))

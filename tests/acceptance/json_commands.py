@@ -1,4 +1,4 @@
-"""A desk: commands run in this process with --json, and every line they print is held against what they declare."""
+"""Runs commands in this process with --json, and checks each printed line against the declaration of its command."""
 
 import contextlib
 import io
@@ -34,17 +34,17 @@ class Shaped:
         """Return the document of a line that a command printed."""
         document = json.loads(line)
         self._validators[name].validate(document)
-        # The schema does not know what a moment looks like; the type does.
+        # The schema has no format for times, but the type has.
         msgspec.json.decode(line, type=self._answers[name].document)
         return document
 
     def is_one(self, name: str) -> bool:
-        """Tell whether a command prints one line, not any number of them."""
+        """Return whether a command prints one line, not any number of them."""
         return self._answers[name].form in (JsonForm.ONE, JsonForm.ARRAY)
 
 
-class Desk:
-    """Where somebody sits who asks for JSON only."""
+class JsonCommands:
+    """Runs commands with --json and checks the shape of their output."""
 
     def __init__(self) -> None:
         self.shaped = Shaped(every_shape())
@@ -53,17 +53,17 @@ class Desk:
     def ask(self, name: str, *words: str, text: str = "", code: int = 0) -> Any:
         """Run a command that prints one document, and return that."""
         assert self.shaped.is_one(name)
-        (document,) = self.hear(name, *words, text=text, code=code)
+        (document,) = self.run_json(name, *words, text=text, code=code)
         return document
 
-    def hear(self, name: str, *words: str, text: str = "", code: int = 0) -> list[Any]:
+    def run_json(self, name: str, *words: str, text: str = "", code: int = 0) -> list[Any]:
         """Run a command and return the documents that it prints."""
         out, result = _run(name, [*words, "--json"], text)
         assert result == code, f"{name} ended with {result}: {out}"
         return self.read(name, out.splitlines())
 
     def end(self, name: str, running: Running) -> None:
-        """End a command that runs elsewhere, and look at all that it logged."""
+        """End a running command, and check all its log lines."""
         running.process.terminate()
         assert running.ends() == 0
         self.read(name, [json.dumps(line) for line in running.logged()])

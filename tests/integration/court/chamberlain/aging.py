@@ -1,4 +1,4 @@
-"""Making what is in a store look older than it is: the clock of a store cannot be moved, its contents can."""
+"""Make the content of a store older, because the clock of a store cannot be moved."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from tests.contract.backends import BackendUnderTest
 
 
 def age_record(backend: BackendUnderTest, kind: str, record_id: str, ended: timedelta) -> None:
-    """Let a record have ended so long ago; no bus may be open on a store of files."""
+    """Set the end of a record to this long ago. No bus may be open on a store of files."""
     if backend.name == "files":
         (path,) = Path(backend.place).rglob(f"{record_id}.json")
         document = json.loads(path.read_text())
@@ -27,7 +27,7 @@ def age_record(backend: BackendUnderTest, kind: str, record_id: str, ended: time
 
 
 def age_key(backend: BackendUnderTest, scope: str, key: str, by: timedelta) -> None:
-    """Let a dedup key have been taken so much earlier."""
+    """Move the time at which a dedup key was taken."""
     if backend.name == "files":
         path = Path(backend.place, "state", "sentinel", scope, key)
         taken_at = path.stat().st_mtime - by.total_seconds()

@@ -1,28 +1,28 @@
-"""Agents that can be held up, or fail, when they are asked to end."""
+"""Agents whose interruption and stop a test can delay or make fail."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import timedelta
 
 from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, Prompt, TurnUpdate
 
-Hindrance = Callable[[], Awaitable[None]]
+Interception = Callable[[], Awaitable[None]]
 
 
 async def nothing() -> None:
     """Do nothing."""
 
 
-class HinderedAgents(AgentClient):
-    """A client that has something done before its agents are interrupted or stopped; raising there prevents it.
+class InterceptedAgents(AgentClient):
+    """A client that calls a function before it interrupts or stops an agent. An error of the function prevents it.
 
-    It remembers how much time they were given to stop.
+    `graces` lists how much time each agent got to stop.
     """
 
-    name = "hindered"
+    name = "intercepted"
     has_process = True
 
     def __init__(
-        self, client: AgentClient, *, before_interrupt: Hindrance = nothing, before_stop: Hindrance = nothing
+        self, client: AgentClient, *, before_interrupt: Interception = nothing, before_stop: Interception = nothing
     ) -> None:
         self._client = client
         self._before_interrupt = before_interrupt
@@ -31,15 +31,15 @@ class HinderedAgents(AgentClient):
 
     async def start(self, launch: Launch) -> Agent:
         agent = await self._client.start(launch)
-        return _HinderedAgent(agent, self._before_interrupt, self._before_stop, self.graces)
+        return _InterceptedAgent(agent, self._before_interrupt, self._before_stop, self.graces)
 
     async def inspect(self, launch: Launch, prompt_id: str) -> Inspection:
         return await self._client.inspect(launch, prompt_id)
 
 
-class _HinderedAgent(Agent):
+class _InterceptedAgent(Agent):
     def __init__(
-        self, agent: Agent, before_interrupt: Hindrance, before_stop: Hindrance, graces: list[timedelta]
+        self, agent: Agent, before_interrupt: Interception, before_stop: Interception, graces: list[timedelta]
     ) -> None:
         self.session = agent.session
         self.pid = agent.pid
