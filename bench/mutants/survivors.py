@@ -32,6 +32,9 @@ EXPLAINED: Mapping[str, str] = {
     "bus/worker/worker.py Worker._drain: skips 'self._stop_waiting_units()'": (
         "the events of the last claim then wait for a slot, and are handled or released when the grace is over"
     ),
+    "bus/worker/worker.py Worker._finished: skips 'self._keeper.drop(token)'": (
+        "the next renewal finds that the lease has ended, and the keeper then drops it"
+    ),
     'backends/postgres/sql/publish.sql write: turns ORDER BY kind, id COLLATE "C" around': (
         "every transaction then locks its records in the opposite order, which prevents deadlocks as well"
     ),

@@ -47,14 +47,9 @@ def renamed_column(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return in_schema(sql.replace("partition_key", "order_key"), schema)
 
     monkeypatch.setattr(queries, "in_schema", with_another_column)
-    _forget_statements()
-    yield
-    _forget_statements()
-
-
-def _forget_statements() -> None:
     queries.load_queries.cache_clear()
-    queries.prepared_statement.cache_clear()
+    yield
+    queries.load_queries.cache_clear()
 
 
 @pytest.mark.usefixtures("renamed_field")

@@ -75,7 +75,7 @@ async def resolve_id(transaction: Transaction, kind: RecordKind, text: str) -> s
     prefix = ID_PREFIXES[kind.name]
     states: dict[str, str] = {}
     for start in (text, prefix + text):
-        page = await transaction.find(RecordQuery(kind=kind.name, begun=after=start=begun, limit=_IDS_SHOWN + 1))
+        page = await transaction.find(RecordQuery(kind=kind.name, after=start, limit=_IDS_SHOWN + 1))
         states |= {record.id: record.state for record in page if record.id.startswith(start)}
     return choose_id(text, states, prefix=prefix) if states else text
 
