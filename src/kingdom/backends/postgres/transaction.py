@@ -142,8 +142,8 @@ class PostgresTransaction(Transaction):
             for rows, (_, _, check) in zip(found, statements, strict=True):
                 if check:
                     check(rows)
-            await self._withdraw_known()
-            await self._drop_idle_keys()
+        await self._withdraw_known()
+        await self._drop_idle_keys()
 
     async def _commit_at_once(self) -> bool:
         """Write the changes and commit in one round trip, and return whether this was possible.
