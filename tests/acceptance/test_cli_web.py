@@ -10,6 +10,7 @@ import httpx
 import pytest
 import yaml
 
+from bench.servers import free_port
 from kingdom.court.heartbeat import WEB
 from tests.acceptance.terminal import Running, Terminal, eventually
 from tests.patience import PATIENCE_SECONDS
@@ -18,12 +19,12 @@ SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
 
 
 class Realm:
-    """A realm on one of the stores, with a web server on a port that the system chooses."""
+    """A realm on one of the stores, with a web server on a port of its own."""
 
     def __init__(self, terminal: Terminal, settings: Path) -> None:
         self.terminal = terminal
         self.settings = settings
-        self.configure(web={"address": "127.0.0.1:0"})
+        self.configure(web={"address": f"127.0.0.1:{free_port()}"})
 
     def configure(self, **document: Any) -> None:
         self.settings.write_text(yaml.safe_dump(document))
@@ -57,7 +58,7 @@ def sign_in(realm: Realm, client: httpx.Client) -> None:
     assert client.post("/api/v1/session", json={"secret": link.fragment}, headers=SAME_ORIGIN).status_code == 401
 
 
-def test_a_server_signs_people_in_and_tells_its_streams_to_come_back_when_it_ends(realm: Realm) -> None:
+def test_a_server_signs_people_in_and_asks_its_streams_to_come_back_when_it_ends(realm: Realm) -> None:
     with realm.serving("web") as (running, client):
         assert client.get("/api/v1/runs").status_code == 401
         sign_in(realm, client)
