@@ -1,6 +1,7 @@
 """Ordered streams: same key, same order, one at a time; a stuck key blocks only itself."""
 
 import asyncio
+from collections import Counter
 from datetime import timedelta
 from itertools import pairwise
 
@@ -67,6 +68,13 @@ async def test_a_run_holds_the_next_events_of_its_key_in_order(scene: Scene) -> 
     run = await scene.claim("line")
     assert ids(run) == ids(events)
     assert {delivery.run for delivery in run} == {tuple(delivery.position for delivery in run)}
+
+
+async def test_a_claim_takes_as_many_events_of_each_key(scene: Scene) -> None:
+    for key in ("a", "b"):
+        await publish_steps(scene, 16, key)
+    claimed = await scene.claim("line", 16)
+    assert Counter(delivery.envelope.partition_key for delivery in claimed) == {"a": 8, "b": 8}
 
 
 async def test_an_event_of_a_key_in_flight_is_not_claimed(scene: Scene) -> None:

@@ -12,7 +12,7 @@ from kingdom.backends.files import store as store_module
 from kingdom.backends.files.index.event_index import EventIndex
 from kingdom.backends.files.system.disk import Disk
 from kingdom.backends.files.transaction_plan import TransactionPlan
-from kingdom.bus import Done
+from kingdom.bus import Done, Envelope
 from kingdom.bus.port import EventCopy
 from kingdom.errors import Permanent, Unavailable
 from tests.integration.crash_picture import picture_of
@@ -68,6 +68,28 @@ def reopened_after_a_restart(bus: BlockingBus) -> BlockingBus:
     again.store.boot = "another"
     again.store.open()
     return again
+
+
+@pytest.mark.parametrize(("text", "needs_thread"), [("short", False), ("x" * 100_000, True)], ids=["short", "long"])
+async def test_only_a_long_rest_of_the_journal_is_read_in_the_thread(
+    realm: Path, bus: BlockingBus, text: str, *, needs_thread: bool
+) -> None:
+    another = BlockingBus(realm)
+    another.store.open()
+    await bus.publish(event("Ping"))
+    assert len(await bus.claim("free", 1, "w")) == 1
+    await another.publish(Envelope(type="Ping", payload={"text": text}))
+    in_thread = list[bool]()
+
+    async def note_and_act(act: Callable[[], Any]) -> Any:
+        in_thread.append(True)
+        return act()
+
+    bus.in_thread = note_and_act
+    assert len(await bus.claim("free", 1, "w")) == 1
+    assert in_thread == [True] * needs_thread
+    for each in (bus, another):
+        each.store.close()
 
 
 @pytest.mark.parametrize("number", range(4))

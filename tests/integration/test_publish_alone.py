@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from bench.explain import ExplainedBus
+from kingdom.backends.postgres.transaction import COPY_FRESH_FROM_ROWS
 from kingdom.bus import Envelope, Stream, Topology
-from tests.integration.running import open_bus, rows, statuses, stream
+from tests.integration.running import numbered, open_bus, rows, statuses, stream
 
 JOBS, LINE = stream("jobs", "Job"), stream("line", "Step", ordered=True)
 ONE = [Envelope(type="Job")]
@@ -25,6 +26,14 @@ async def test_a_publish_of_new_events_is_one_statement(dsn: str, declared: Stre
         names = [plan.name for plan in bus.take() if plan.name != "notify"]
         assert names == ["publish_ordered" if declared.ordered else "publish_one"]
         assert await statuses(bus) == {"PENDING": len(envelopes)}
+
+
+async def test_a_publish_of_many_new_events_is_one_copy(dsn: str) -> None:
+    async with ExplainedBus(dsn, Topology([JOBS])) as bus:
+        assert await bus.publish(*numbered("Job", COPY_FRESH_FROM_ROWS)) == ()
+        # COPY has no plan, so any plan here is of another statement.
+        assert [plan.name for plan in bus.take() if plan.name != "notify"] == []
+        assert await statuses(bus) == {"PENDING": COPY_FRESH_FROM_ROWS}
 
 
 async def test_only_a_chosen_id_is_looked_up_among_the_ended_events(dsn: str) -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
+from bench.explain import ExplainedBus
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.bus import (
     Dead,
@@ -175,6 +176,22 @@ async def test_finished_records_go_after_the_time_of_their_kind(dsn: str) -> Non
         ("kept", ["1", "2", "3"]),
         ("lasting", ["1", "2", "3"]),
     ]
+
+
+async def test_the_search_for_old_records_reads_no_young_ones(dsn: str) -> None:
+    kind = RecordKind(name="brief", directories={"closed": "closed"}, final=frozenset({"closed"}), retention=DAY)
+    async with ExplainedBus(dsn, Topology([stream("jobs", "Job")]), [kind]) as bus:
+        await rows(
+            bus,
+            "INSERT INTO kingdom.record (kind, id, version, state, ended_at, doc)"
+            " SELECT 'brief', g, 1, 'closed', now(), '{}' FROM generate_series(1, 5000) g",
+        )
+        await rows(bus, "ANALYZE kingdom.record")
+        report = await PostgresOperations(bus).retain(Retention())
+        (plan,) = bus.take("remove_records")
+    assert report.records_removed == 0
+    assert "record_ended" in plan.indexes
+    assert plan.buffers <= 20
 
 
 async def test_a_record_that_is_opened_again_is_not_finished(dsn: str) -> None:

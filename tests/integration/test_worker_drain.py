@@ -246,6 +246,24 @@ async def test_a_stop_during_a_claim_gives_the_events_back(dsn: str, turns: int)
         assert await waiting(bus) == [("PENDING", 0)] * 3
 
 
+async def test_a_stop_during_a_claim_gives_unstarted_events_back_at_once(dsn: str) -> None:
+    valve = Valve()
+    valve.shut()
+    async with (
+        LateBus(dsn, Topology([stream("jobs", "Job")]), [EFFECTS]) as bus,
+        working(bus, valve, LONG) as (worker, _),
+    ):
+        # After so many turns the worker has noticed the stop, and waits for the claim.
+        bus.meanwhile, bus.turns = worker.stop, 20
+        await bus.publish(*numbered("Job", 20))
+
+        async def given_back() -> bool:
+            return await waiting(bus) == [("PENDING", 0)] * 18 + [("PROCESSING", 1)] * 2
+
+        await eventually(given_back)
+        assert valve.passed == 0
+
+
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_process_that_was_suspended_past_its_lease_during_a_claim_continues(dsn: str, turns: int) -> None:
     lease, dispatcher, valve = timedelta(milliseconds=200), Dispatcher(), Valve()

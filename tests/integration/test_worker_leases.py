@@ -1,6 +1,7 @@
 """Leases of a real worker: kept alive whatever a handler does, let go when a handler takes too long."""
 
 import asyncio
+import math
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ from kingdom.bus import (
 )
 from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.port import LeaseRenewal
+from kingdom.bus.worker.keeper import HeldLease
 from kingdom.errors import Unavailable
 from tests.integration.blocking_child import GO_ON, jobs
 from tests.integration.local_effect import LocalEffect
@@ -275,6 +277,30 @@ async def test_a_lease_that_was_given_up_is_not_renewed_while_its_handler_winds_
     assert bus.renewed.keys().isdisjoint(lost_tokens)
 
 
+async def test_a_lease_whose_events_are_settled_is_not_renewed(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dispatcher, are_due, over = Dispatcher(), threading.Event(), asyncio.Event()
+    # No lease is due for renewal until both events were claimed. Then every lease that is kept is due.
+    monkeypatch.setattr(HeldLease, "due_at", property(lambda _lease: 0.0 if are_due.is_set() else math.inf))
+
+    @dispatcher.reaction("Job")
+    async def handle(received: Event[dict[str, int]], _transaction: Transaction) -> None:
+        if received.payload["n"] == 1:
+            are_due.set()
+            await over.wait()
+
+    async with Away(dsn, Topology([jobs(lease=LONG_LEASE)])) as bus:
+        settled, running = numbered("Job", 2)
+        # With one slot, the second event is claimed after the worker has finished with the first.
+        async with at_work(bus, dispatcher, concurrency=1):
+            await bus.publish(settled)
+            await until_all(bus, "DONE", 1)
+            await bus.publish(running)
+            await eventually(lambda: _misses_any(bus))
+            over.set()
+            await until_all(bus, "DONE", 2)
+    assert len(bus.missed) == 1
+
+
 async def test_suspects_run_with_nothing_else_in_flight(dsn: str) -> None:
     dispatcher, flying, crowded, seen = Dispatcher(), set[int](), asyncio.Event(), dict[int, set[int]]()
     suspects = {0, 1, 2}
@@ -330,6 +356,10 @@ async def _hangs(bus: Hanging) -> bool:
 
 async def _missed(bus: Away, count: int) -> bool:
     return len(bus.missed) == count
+
+
+async def _misses_any(bus: Away) -> bool:
+    return bool(bus.missed)
 
 
 async def _renewed_twice(bus: Away, tokens: set[int]) -> bool:

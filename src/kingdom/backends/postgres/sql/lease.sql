@@ -61,7 +61,7 @@ WITH RECURSIVE streams AS (
            ORDER BY e.stream LIMIT 1) FROM streams s WHERE s.stream IS NOT NULL),
 heads AS MATERIALIZED (
   SELECT first.* FROM streams s CROSS JOIN LATERAL (
-    SELECT e.id, e.stream, e.partition_key, e.ordered, e.lease_token, e.status FROM kingdom.outbox_event e
+    SELECT e.id, e.stream, e.partition_key, e.lease_token, e.status FROM kingdom.outbox_event e
      WHERE e.stream = s.stream AND e.processed_at IS NULL ORDER BY e.next_retry_at, e.id LIMIT 100) first
    WHERE first.status = 'PROCESSING'
      AND NOT EXISTS (SELECT FROM kingdom.outbox_lease l WHERE l.token = first.lease_token)),
@@ -71,7 +71,7 @@ orphans AS MATERIALIZED (
   -- The followers of an orphaned head wait behind it, so they are not among the due events.
   SELECT follower.id, follower.lease_token FROM heads CROSS JOIN LATERAL (
     SELECT e.id, e.lease_token, e.status FROM kingdom.outbox_event e
-     WHERE heads.ordered AND e.stream = heads.stream AND e.partition_key = heads.partition_key AND e.ordered
+     WHERE e.stream = heads.stream AND e.partition_key = heads.partition_key AND e.ordered
        AND e.processed_at IS NULL AND e.id > heads.id ORDER BY e.id LIMIT 1000) follower
    WHERE follower.status = 'PROCESSING' AND follower.lease_token = heads.lease_token),
 requeued AS (

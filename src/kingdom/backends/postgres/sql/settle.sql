@@ -144,13 +144,14 @@ UPDATE kingdom.outbox_event
 RETURNING id;
 
 -- name: release
--- Requeue events that did not run. They keep their order, and the attempt does not count.
-WITH fenced_lease AS MATERIALIZED (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s FOR KEY SHARE),
-released AS (
+-- Requeue events that did not run. They keep their order, and the attempt does not count. An earlier statement of the
+-- transaction, `hold` or `fence`, has locked the lease.
+WITH released AS (
   UPDATE kingdom.outbox_event SET status = 'PENDING', attempt_count = attempt_count - 1, updated_at = now(),
          -- A claimed event was due, so it stays due, even if the clock was set back since.
          next_retry_at = CASE WHEN next_retry_at = 'infinity' THEN next_retry_at
                               ELSE least(next_retry_at, clock_timestamp()) END
-   WHERE id = ANY(%(ids)s::bigint[]) AND lease_token = (SELECT token FROM fenced_lease) AND status = 'PROCESSING'
+   WHERE id = ANY(%(ids)s::bigint[]) AND status = 'PROCESSING'
+     AND lease_token = (SELECT token FROM kingdom.outbox_lease WHERE token = %(token)s)
   RETURNING id)
 SELECT ARRAY(SELECT id FROM released) AS ids;
