@@ -129,7 +129,7 @@ async def test_queries_that_were_run_ahead_find_what_each_of_them_finds(scene: S
         assert [await transaction.find(query) for query in queries] == expected
         # What is put later is found, too.
         await transaction.put(job(9, state="closed"))
-        assert [record.id for record in await transaction.find(queries[4])][0] == "j9"
+        assert next(record.id for record in await transaction.find(queries[4])) == "j9"
 
 
 async def test_records_of_two_kinds_may_have_one_id(scene: Scene) -> None:

@@ -43,3 +43,18 @@ def choose_resumption(
             f"workflow {workflow.id} asks: {asks.text} Answer with --reply, or choose --continue, --from or --from-base"
         )
     return how
+
+
+def describe_activity(workflow: Workflow) -> str:
+    """Return in a few words what a run does or waits for, or ""."""
+    if workflow.stop_request:
+        return f"about to {workflow.stop_request.outcome.lower()}: {workflow.stop_request.reason}"
+    if workflow.question:
+        return f"asks: {workflow.question.text}"
+    if workflow.reason:
+        return workflow.reason
+    work = workflow.current_work
+    if work is None or workflow.status is not WorkflowStatus.RUNNING:
+        return ""
+    task = work.current_task
+    return f"{work.definition.name}: {task.definition.query}" if task else work.definition.name

@@ -236,7 +236,7 @@ class Transaction(ABC):
 
     async def find_ahead(self, queries: Sequence[RecordQuery]) -> None:
         """Run several queries in one step, if the store can. A later `find` with one of these does not search again."""
-        self._found_ahead |= await self._search_many(queries)
+        self._found_ahead |= await self._search_many([query for query in queries if query not in self._found_ahead])
 
     async def once(self, scope: str, key: str, keep: timedelta) -> bool:
         """Take a dedup key. Return True only for the first caller within `keep`."""

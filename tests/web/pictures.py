@@ -1,0 +1,57 @@
+"""Pictures of every page for a designer's eye: `python -m tests.web.pictures FOLDER [PAGE or SCENE ...]`."""
+
+import asyncio
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from playwright.async_api import Browser
+
+from tests.contract.backends import BACKENDS
+from tests.integration.web.scene import TITLE, furnish
+from tests.integration.web.site import Site, serving
+from tests.web.browser import DESK, PHONE, Scheme, signed_in
+from tests.web.browser import chromium as start_chromium
+
+LONG = "Rewrite the whole pricing module so that every price in every view carries its currency, " * 4
+HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script> \u202egnp.exe {{ 7*7 }} ${alert(3)}"
+PAGES = {"overview": "/", "inbox": "/inbox"}
+SCENES = {"plain": TITLE, "long": LONG, "hostile": HOSTILE, "empty": ""}
+LOOKS: Sequence[tuple[tuple[int, int], Scheme]] = ((DESK, "light"), (DESK, "dark"), (PHONE, "light"), (PHONE, "dark"))
+
+
+async def draw(site: Site, browser: Browser, folder: Path, scene: str, pages: dict[str, str]) -> None:
+    """Save a picture of each page in each look."""
+    for size, scheme in LOOKS:
+        async with signed_in(browser, site, size=size, scheme=scheme) as context:
+            page = await context.new_page()
+            for name, path in pages.items():
+                await page.goto(f"{site.url}{path}")
+                await page.wait_for_timeout(600)
+                file = folder / f"{name}-{scene}-{size[0]}-{scheme}.png"
+                await page.screenshot(path=file, full_page=size == DESK)
+
+
+async def main(folder: Path, names: Sequence[str]) -> None:
+    chosen = {name: path for name, path in PAGES.items() if not PAGES.keys() & set(names) or name in names}
+    folder.mkdir(parents=True, exist_ok=True)
+    async with start_chromium() as browser:
+        for scene, title in SCENES.items():
+            if SCENES.keys() & set(names) and scene not in names:
+                continue
+            store = Path(tempfile.mkdtemp())
+            backend = BACKENDS["files"](str(store / "realm"))
+            try:
+                async with serving(backend, store) as site:
+                    if title:
+                        await furnish(site.bus, title=title, text=title if scene == "hostile" else "")
+                    await draw(site, browser, folder, scene, chosen)
+            finally:
+                backend.close()
+                shutil.rmtree(store)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2:]))
