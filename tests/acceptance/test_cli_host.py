@@ -52,7 +52,10 @@ def test_a_host_that_is_gone_can_be_retired_before_its_lease_is_over(files: Term
         assert (second.code, "another host uses" in second.err) == (2, True)
         host.process.send_signal(signal.SIGKILL)
         host.ends()
-    assert "UP" in files.run("host", "list").out
+    assert "takes no new runs" in files.run("host", "drain", "box").out
+    assert "UP, drained" in files.run("host", "list").out
+    assert files.run("host", "undrain", "box").out == "Host box takes new runs.\n"
+    assert [host["drained"] for host in files.ask("host", "list")] == [False]
     careful = files.run("host", "retire", "box")
     assert (careful.code, "add --yes" in careful.err) == (2, True)
     assert files.run("host", "retire", "box", "--yes").out == "Host box is LOST.\n"

@@ -12,6 +12,8 @@ from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 # Counting stops at this number, so that no command reads a whole backlog. The number is then shown as "10000+".
 COUNT_LIMIT = 10_000
 _PAGE_SIZE = 500
+# The types of the log entries about a pause of a stream and its end.
+STREAM_PAUSED, STREAM_RESUMED = "stream.paused", "stream.resumed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,4 +204,6 @@ async def read_log_to_end(operations: Operations, about: str, after: LogCursor) 
     while page := await operations.read_log(after, _PAGE_SIZE, about):
         entries += [logged.entry for logged in page]
         after = page[-1].cursor
+        if len(page) < _PAGE_SIZE:
+            break
     return entries, after

@@ -80,6 +80,8 @@ def _load_court(noun: str) -> typer.Typer | None:
             from kingdom.cli.court.assignment import app
         case "petition":
             from kingdom.cli.court.petition import app
+        case "costs":
+            from kingdom.cli.court.costs import app
         case "simulate":
             from kingdom.cli.court.simulate import app
         case _:

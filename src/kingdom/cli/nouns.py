@@ -35,6 +35,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "event": "List and show events from outside, send one yourself, and route an event again.",
         "assignment": "List and show what the King assigned to Generals.",
         "petition": "List and show what agents asked for and what was done outside.",
+        "costs": "Show what the work costs by day, General, repository and model, and a forecast.",
         "simulate": "Show what other rules would have decided about past events.",
         "config": "Check the settings file, or print an example.",
     },
@@ -46,7 +47,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Machines": {
         "web": "Run the web server with the HTTP API; invite people, and manage tokens and sessions.",
-        "host": "List and retire the machines that run agents.",
+        "host": "List, drain and retire the machines that run agents.",
         "role": "Run one role in this process until stopped.",
         "agent-mcp": "Serve an agent its tools over MCP; agents start this themselves.",
         "completion": "Print the script that makes a shell complete commands and ids.",

@@ -114,6 +114,7 @@ class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
     status: HostStatus
     slots: int
     busy: int
+    drained: bool = False
 
 
 class ParkedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,7 +186,7 @@ async def build_status(
         at=now,
         health=await _health(transaction, now, king),
         roles=_roles(await last_heartbeats(transaction, sources.store), now, sources),
-        money=_money(money, sources.settings),
+        money=summarize_money(money, sources.settings),
         slots=await _slots(transaction, now, king),
         undecided=sum(row.pending for row in streams if row.stream == EVENT_STREAM.name),
         waiting=await _waiting(transaction, now, king),
@@ -261,7 +262,8 @@ def _roles(heartbeats: Mapping[str, datetime], now: datetime, sources: StatusSou
     return tuple(found)
 
 
-def _money(money: Quota, settings: ChamberlainSettings) -> MoneySummary:
+def summarize_money(money: Quota, settings: ChamberlainSettings) -> MoneySummary:
+    """Return the daily budget as people see it."""
     status = status_of(money.spent, money.limit, settings.budget)
     return MoneySummary(spent=float(money.spent), set_aside=float(money.held), limit=float(money.limit), status=status)
 
@@ -270,9 +272,7 @@ async def _slots(transaction: Transaction, now: datetime, king: KingContext) -> 
     """Return the use of slots in total, and in each scope where some are in use."""
     _, soldiers = await load_current_quota(transaction, SOLDIERS, now, king)
     found = await transaction.find(_QUOTAS)
-    others = [
-        with_current_limit(read_quota(record.doc), now, king) for record in found if record.id not in (SOLDIERS, MONEY)
-    ]
+    others = [with_current_limit(read_quota(each.doc), now, king) for each in found if each.id not in (SOLDIERS, MONEY)]
     limit = await current_slot_limit(transaction, king)
     in_total = SlotUse(scope=soldiers.scope, held=int(soldiers.held), limit=limit.slots)
     shown = (quota for quota in others if quota.holders)
@@ -332,16 +332,14 @@ async def _parked(transaction: Transaction, now: datetime) -> tuple[ParkedRun, .
     """Return the parked runs. The run that continues first is at the front."""
     found = read_documents(await transaction.find(_parked_runs(now)), Workflow)
     parked = [
-        ParkedRun(workflow=workflow.id, until=workflow.parked_until, reason=workflow.reason)
-        for workflow in found
-        if workflow.parked_until
+        ParkedRun(workflow=each.id, until=each.parked_until, reason=each.reason) for each in found if each.parked_until
     ]
     return tuple(sorted(parked, key=lambda each: each.until))
 
 
 def _host(record: Record) -> HostSummary:
     host = read_document(record.doc, Host)
-    return HostSummary(name=host.id, status=host.status, slots=host.slots, busy=host.busy)
+    return HostSummary(name=host.id, status=host.status, slots=host.slots, busy=host.busy, drained=host.drained)
 
 
 def _find_troubles(status: CourtStatus, sources: StatusSources) -> Iterator[Trouble]:
@@ -367,6 +365,8 @@ def _find_troubles(status: CourtStatus, sources: StatusSources) -> Iterator[Trou
     soldiers_run = any(each.is_well for each in status.roles if each.role == SOLDIERS)
     if soldiers_run and not _is_a_host_up(status):
         yield Trouble(what="no machine runs agents", command="kingdom host list")
+    elif status.hosts and all(host.drained for host in status.hosts if host.status is HostStatus.UP):
+        yield Trouble(what="every machine that runs agents is drained", command="kingdom host undrain NAME")
 
 
 def _find_silent_roles(status: CourtStatus) -> Iterator[Trouble]:

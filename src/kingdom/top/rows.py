@@ -286,7 +286,7 @@ def _health(snapshot: TopSnapshot) -> Iterator[PaneRow]:
         cells = (Cell(f"role {role.role}"), Cell(state, GOOD if role.is_well else BAD), Cell(more))
         yield PaneRow(key=f"role {role.role}", full_text=f"{role.role}: {state}. {more}".strip(), cells=cells)
     for host in status.hosts:
-        more = f"{host.busy} of {host.slots} slots are taken"
+        more = f"{host.busy} of {host.slots} slots are taken{'; drained, takes no new runs' if host.drained else ''}"
         cells = (Cell(shorten(f"machine {host.name}")), Cell(host.status, style_of(host.status)), Cell(more))
         yield PaneRow(key=f"host {host.name}", full_text=shorten(f"{host.name}: {more}"), cells=cells)
     for slots in status.slots:

@@ -11,6 +11,7 @@ from kingdom.court.package import Package
 from kingdom.court.status import CourtStatus, HealthSummary
 from kingdom.soldiers.host.run_diffs import TreeDiff
 from kingdom.views.bus import ExplainedSituation, LoggedEntryView, PauseResult, PinView, ResumeResult, StreamStatsView
+from kingdom.views.costs import Costs
 from kingdom.views.dead_letters import DeadLetterDetails, DeadLetterKey, DiscardResult, ListedDeadLetter, RedriveResult
 from kingdom.views.generals import ListedGenerals
 from kingdom.views.petitions import ListedPetition, PetitionDetails
@@ -43,7 +44,7 @@ def _issue(method: Any, path: str, right: Right | Audience, run: Any, result: An
 LOOKING: tuple[ApiRoute, ...] = (
     _get(f"{API}/status", _LOOK, court.show_status, CourtStatus),
     _get(f"{API}/health", _LOOK, court.show_health, HealthSummary),
-    _get(f"{API}/costs", _LOOK, court.show_costs, court.Costs),
+    _get(f"{API}/costs", _LOOK, court.show_costs, Costs, court.CostsQuery),
     _get(f"{API}/runs", _LOOK, runs.list_runs, Page[Workflow], runs.RunsQuery),
     _get(f"{API}/runs/{{id}}", _LOOK, runs.show_run, WorkflowDetails),
     _get(f"{API}/runs/{{id}}/checkpoints", _LOOK, runs.list_checkpoints, Page[CheckpointDetails], PageQuery),
@@ -107,6 +108,8 @@ ACTING: tuple[ApiRoute, ...] = (
     _post(
         f"{API}/bus/dead-letters/{{id}}/discard", _ACT, bus.post_dead_letter_discard, DiscardResult, bus.DiscardLetter
     ),
+    _post(f"{API}/hosts/{{name}}/drain", _ADMINISTER, court.post_host_drain, Host),
+    _post(f"{API}/hosts/{{name}}/undrain", _ADMINISTER, court.post_host_undrain, Host),
     _post(f"{API}/hosts/{{name}}/retire", _ADMINISTER, court.post_host_retire, Host, court.RetireHost),
 )
 ADMINISTERING: tuple[ApiRoute, ...] = (

@@ -6,9 +6,10 @@ from datetime import timedelta
 
 import msgspec
 
+from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record, RecordQuery, read_document
-from kingdom.errors import Misconfigured
+from kingdom.errors import Misconfigured, NotFound
 from kingdom.workflow.host_liveness import LeaseObservation, LivenessMonitor, boot_time
 from kingdom.workflow.model.resources.host import Host, HostRenewal, HostStatus
 from kingdom.workflow.records import (
@@ -21,6 +22,7 @@ from kingdom.workflow.records import (
     run_transaction,
 )
 
+HOST_DRAINED, HOST_UNDRAINED = "host.drained", "host.undrained"
 _CHECKS_PER_LEASE = 6
 
 
@@ -58,6 +60,7 @@ async def register_host(
             directory=directory,
             instance=instance,
             lease_seconds=lease.total_seconds(),
+            drained=before is not None and before.drained,
         )
         await _put(transaction, host, record)
         await publish_events(transaction, [host.registered_event()], aggregate="Host", key=host_id, actor=host_id)
@@ -100,6 +103,20 @@ async def retire_host(where: Bus | Transaction, host: Host, *, leaves_runs: bool
             await _mark_lost(transaction, record, leaves_runs=leaves_runs)
 
     await run_transaction(where, act)
+
+
+async def set_drained(transaction: Transaction, host_id: str, *, drained: bool, actor: str) -> Host:
+    """Let a host take no new runs, or take them again. Repeating it changes nothing."""
+    record, host = await find_host(transaction, host_id)
+    if host is None:
+        raise NotFound(f"there is no host {host_id!r}: `kingdom host list` shows all")
+    if host.drained == drained:
+        return host
+    changed = msgspec.structs.replace(host, drained=drained)
+    await _put(transaction, changed, record)
+    entry_type = HOST_DRAINED if drained else HOST_UNDRAINED
+    await transaction.append(LogEntry(type=entry_type, actor=actor, aggregate_type="Host", aggregate_id=host_id))
+    return changed
 
 
 async def mark_lost_hosts(bus: Bus, monitor: LivenessMonitor) -> list[Host]:

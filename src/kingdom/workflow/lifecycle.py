@@ -254,7 +254,10 @@ async def _ensure_host(transaction: Transaction, step: Step) -> None:
 
 def _no_host_message(workflow: Workflow) -> str:
     if workflow.placement is None:
-        return "no soldier host is up: start one with `kingdom role host`, or everything with `kingdom up`"
+        return (
+            "no soldier host is up: start one with `kingdom role host`, or everything with `kingdom up`; if one is"
+            " drained, `kingdom host undrain NAME` lets it take runs again"
+        )
     lost = workflow.placement.host
     return (
         f"workflow {workflow.id} belongs to host {lost}, which is lost, and no other host can continue it: start the"

@@ -5,7 +5,7 @@ import structlog
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordQuery
 from kingdom.errors import NotFound, Unreadable
-from kingdom.workflow.hosts import find_host, known_hosts
+from kingdom.workflow.hosts import find_host, known_hosts, set_drained
 from kingdom.workflow.model.messages.events import HostRunsLeft, WorkflowDisplaced
 from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.model.resources.host import Host, HostStatus, choose_host
@@ -49,7 +49,7 @@ async def displace_stranded_runs(transaction: Transaction, taken: int = 0) -> No
     used by other displaced runs.
     """
     hosts = await known_hosts(transaction)
-    slots = sum(max(host.slots - host.busy, 0) for host in hosts if host.status is HostStatus.UP)
+    slots = sum(max(host.slots - host.busy, 0) for host in hosts if host.takes_runs)
     free = min(slots - taken, _RUNS_PER_TRANSACTION)
     with_remote: dict[str, bool] = {}
     for host in hosts:
@@ -63,6 +63,13 @@ async def displace_stranded_runs(transaction: Transaction, taken: int = 0) -> No
                     if workflow and await _can_move(transaction, workflow, with_remote):
                         await _displace(transaction, workflow, f"{host.id} is lost")
                         free -= 1
+
+
+async def undrain_host(transaction: Transaction, host_id: str, *, actor: str) -> Host:
+    """Let a drained host take runs again, beginning with those that wait for a lost host."""
+    host = await set_drained(transaction, host_id, drained=False, actor=actor)
+    await displace_stranded_runs(transaction)
+    return host
 
 
 def waits_for_host(workflow: Workflow) -> bool:

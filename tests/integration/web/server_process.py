@@ -5,19 +5,21 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 from bench.wrapped_bus import WrappedBus
-from kingdom.access.acts import ACCEPTED, ACTS
+from kingdom.access.acts import ACTS
 from kingdom.bus import Bus, Operations, Transaction
 from kingdom.bus.delivery import Delivery
 from tests.contract.backends import BACKENDS
 from tests.integration.processes import say
 from tests.integration.web.site import serving
+
+PERFORMED = "performed"
+CHANGES = ("pause", "resume", "patch", "redrive", "discard")
 
 
 def die() -> None:
@@ -25,7 +27,7 @@ def die() -> None:
 
 
 class DyingBus(WrappedBus):
-    """Kills the process after the commit that publishes an event, or after the one that accepts an act."""
+    """Kills the process after the commit that makes an act `accepted` or `done`."""
 
     def __init__(self, bus: Bus, moment: str) -> None:
         super().__init__(bus)
@@ -37,23 +39,24 @@ class DyingBus(WrappedBus):
     ) -> AsyncIterator[Transaction]:
         async with self._bus.transaction(hold, optimistic=optimistic) as transaction:
             yield transaction
-        changes = transaction.changes
-        accepts = any(kind == ACTS.name and put.record.state == ACCEPTED for (kind, _), put in changes.puts.items())
-        if (self._moment == "published" and changes.copies) or (self._moment == "accepted" and accepts):
+        if self._moment in {
+            put.record.state for (kind, _), put in transaction.changes.puts.items() if kind == ACTS.name
+        }:
             die()
 
 
-def dying_operations(operations: Operations, moment: str) -> Operations:
-    """Return operations that kill the process after the first redrive."""
-    redrive = operations.redrive
+def dying_operations(operations: Operations) -> Operations:
+    """Return operations that kill the process after the first change."""
 
-    async def redrive_and_die(positions: Sequence[int], *, actor: str) -> list[UUID]:
-        await redrive(positions, actor=actor)
-        die()
-        return []
+    def make(change: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def change_and_die(*positional: Any, **named: Any) -> None:
+            await change(*positional, **named)
+            die()
 
-    if moment == "redriven":
-        operations.redrive = redrive_and_die  # type: ignore[method-assign] # this process is going to die
+        return change_and_die
+
+    for name in CHANGES:
+        setattr(operations, name, make(getattr(operations, name)))
     return operations
 
 
@@ -62,7 +65,7 @@ async def main(kind: str, place: str, options: dict[str, Any]) -> None:
     backend = BACKENDS[kind](place)
 
     def wrap(bus: Bus, operations: Operations) -> tuple[Bus, Operations]:
-        return DyingBus(bus, moment), dying_operations(operations, moment)
+        return DyingBus(bus, moment), dying_operations(operations) if moment == PERFORMED else operations
 
     async with serving(backend, Path(options["folder"]), wrap=wrap) as site:
         say("url", site.url)

@@ -118,7 +118,7 @@ async def serving(
         context = WebContext(
             bus=bus,
             operations=wrapped_operations,
-            texts=run_texts_of(opened),
+            texts=run_texts_of(bus) or run_texts_of(opened),
             settings=Settings(database_url=url, file=folder / "kingdom.yaml", actor="anna@desk"),
             realm=realm,
             web=settings or WebSettings(address="127.0.0.1:0"),

@@ -1,14 +1,11 @@
 """An act happens once for its key, also if the server is killed, and the log says who did it."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
-import aiohttp
 import pytest
 
 from kingdom.access.rights import Right
@@ -20,7 +17,6 @@ from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.template_file import read_template
 from tests.acceptance.front import TASK, TEMPLATE
 from tests.contract.backends import BackendUnderTest
-from tests.integration.processes import child
 from tests.integration.web.people import approval, question
 from tests.integration.web.site import Site, serving
 
@@ -184,64 +180,3 @@ async def test_an_approval_needs_the_digest_of_what_was_shown(site: Site) -> Non
         "dana",
     )
     assert (await dana.post(f"{place}/reject", {"digest": now_shown["digest"]})).status == 409
-
-
-@asynccontextmanager
-async def process(backend: BackendUnderTest, folder: Path, moment: str = "") -> AsyncIterator[str]:
-    """Run a server that kills itself at a moment, and yield its address."""
-    async with child(
-        "integration.web.server_process", backend.name, backend.place, moment=moment, folder=str(folder)
-    ) as running:
-        (url,) = [line.removeprefix("url ") for line in running.lines if line.startswith("url ")]
-        yield url
-
-
-async def post(url: str, path: str, token: str, body: Any, key: str) -> Any:
-    headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": key}
-    async with (
-        aiohttp.ClientSession() as client,
-        client.post(f"{url}{path}", json=body, headers=headers) as response,
-    ):
-        assert response.status == 200, await response.text()
-        return await response.json()
-
-
-async def test_an_event_that_is_sent_again_after_a_kill_is_sent_once(
-    backend: BackendUnderTest, site: Site, tmp_path: Path
-) -> None:
-    token, body = await site.token("ci"), {"type": "demo.sent"}
-    async with process(backend, tmp_path, "published") as url:
-        with pytest.raises(aiohttp.ClientError):
-            await post(url, "/api/v1/events", token, body, "key")
-    async with process(backend, tmp_path) as url:
-        again = await post(url, "/api/v1/events", token, body, "key")
-        assert await post(url, "/api/v1/events", token, body, "key") == again
-    events = (await site.bearing(token).get("/api/v1/events")).document["items"]
-    assert [event["id"] for event in events] == [again["id"]]
-
-
-@pytest.mark.parametrize("moment", ["accepted", "redriven"])
-async def test_letters_that_are_redriven_again_after_a_kill_are_redriven_once(
-    backend: BackendUnderTest, site: Site, tmp_path: Path, moment: str
-) -> None:
-    token, letters = await site.token("ci"), await kill_letters(site, 3)
-    body = {"everything": True, "stopAfter": 0, "rate": 1000}
-    async with process(backend, tmp_path, moment) as url:
-        with pytest.raises(aiohttp.ClientError):
-            await post(url, "/api/v1/bus/redrive", token, body, "key")
-    driven = [each for each in letters if await status_of(site, each) == "PENDING"]
-    assert len(driven) == (moment == "redriven")
-    for each in driven:
-        # It dies again before the request is repeated: the key stands for the first death only.
-        await site.operations.cancel(UUID(each), STREAM, actor="tester")
-    async with process(backend, tmp_path) as url:
-        again = await post(url, "/api/v1/bus/redrive", token, body, "key")
-        assert await post(url, "/api/v1/bus/redrive", token, body, "key") == again
-    assert (again["matching"], again["redriven"]) == (3, 3)
-    times = Counter(entry.data["event_id"] for entry in await log_of(site) if entry.type == "dead_letter.redriven")
-    assert times == dict.fromkeys(letters, 1)
-
-
-async def status_of(site: Site, event: str) -> str:
-    (situation,) = await site.operations.situations(UUID(event))
-    return situation.status

@@ -1,18 +1,27 @@
 """What a request costs does not depend on how many runs the store has."""
 
 import json
+import zlib
 from pathlib import Path
 
+import msgspec
 import psycopg
 import pytest
 
 from bench.explain import ExplainedBus
-from kingdom.backends.postgres import PostgresOperations
-from kingdom.bus import Bus, Operations
+from kingdom.backends.postgres import PostgresBus, PostgresOperations, PostgresRunTexts
+from kingdom.bus import Bus, LogEntry, Operations, Record
 from kingdom.clock import utc_now
 from kingdom.realm import Realm
 from kingdom.roles import declare_application
-from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.storage.run_texts import TextPiece
+from kingdom.workflow.model.references import GitRef
+from kingdom.workflow.model.resources.host import Host
+from kingdom.workflow.model.run.checkpoint import Checkpoint, digest
+from kingdom.workflow.model.run.work_tree import WorkTree
+from kingdom.workflow.model.run.workflow import Placement, Workflow
+from kingdom.workflow.model.status import CheckpointStatus
+from kingdom.workflow.records import HOSTS, WORKFLOWS
 from kingdom.workflow.template_file import read_template
 from tests.acceptance.front import TEMPLATE
 from tests.contract.backends import BACKENDS
@@ -30,18 +39,33 @@ SELECT 'workflow', id, 1, state, CASE WHEN state = 'COMPLETED' THEN now() END,
                     ELSE 'wf-0' || lpad((1000000 - g)::text, 13, '0') END AS id
           FROM generate_series(1, %(runs)s) g) made
 """
+# A run on another machine, with one piece of its transcript for each run.
+_TELL = """
+INSERT INTO kingdom.run_text (run, name, start, stop, is_cut, content)
+SELECT %(run)s, %(soldier)s, g * %(size)s, (g + 1) * %(size)s, false, %(content)s
+  FROM generate_series(0, %(pieces)s - 1) g
+"""
+TOLD, SOLDIER, POINT = "wf-told", "soldier-1-1", "cp-1"
+LINE = b'{"type": "assistant", "text": "' + b"x" * 960 + b'"}\n'
 PATHS = (
     "/api/v1/runs",
     "/api/v1/runs?limit=200",
     "/api/v1/runs?status=RUNNING&status=COMPLETED",
     "/api/v1/runs/{run}",
     "/api/v1/runs/{run}/log",
+    f"/api/v1/runs/{TOLD}",
+    f"/api/v1/runs/{TOLD}/checkpoints",
+    f"/api/v1/runs/{TOLD}/transcript",
+    f"/api/v1/runs/{TOLD}/transcript?soldier={SOLDIER}&after={500 * len(LINE)}",
+    f"/api/v1/runs/{TOLD}/diff",
+    f"/api/v1/runs/{TOLD}/checkpoints/{POINT}/diff",
     "/api/v1/events",
     "/api/v1/assignments",
     "/api/v1/questions",
     "/api/v1/petitions",
     "/api/v1/log",
     "/api/v1/status",
+    "/api/v1/costs?days=400",
     "/api/v1/hosts",
     "/api/v1/bus/streams",
     "/api/v1/bus/dead-letters",
@@ -59,6 +83,43 @@ def fill(dsn: str, runs: int) -> str:
         row = connection.execute("SELECT id FROM kingdom.record WHERE kind = 'workflow' LIMIT 1").fetchone()
     assert row
     return str(row[0])
+
+
+async def tell(dsn: str, pieces: int) -> None:
+    """Store a run of another machine with the copies of its transcript and of the diff of its checkpoint."""
+    app = declare_application(Realm())
+    run = Workflow.copied_from(read_template(TEMPLATE, "greet.yaml"), TOLD, utc_now(), name="Far away")
+    run.placement, (work,) = Placement(host="far", epoch=1), run.works
+    work.agent.session = f"{SOLDIER}/session"
+    work.checkpointing.status, work.checkpointing.checkpoint_id = CheckpointStatus.TAKEN, POINT
+    run.work_trees.append(WorkTree(id="tree", ref=GitRef(git_id="app", base_branch="main"), branch="kingdom/told"))
+    run.checkpoints.append(
+        Checkpoint(
+            id=POINT, work_id=work.id, commits={"tree": "b"}, definitions=digest(run.works), created_at=utc_now()
+        )
+    )
+    host = Host(id="far", epoch=1, slots=1, machine="another machine", directory="/nowhere")
+    async with PostgresBus(dsn, app.topology, app.kinds) as bus:
+        async with bus.transaction() as transaction:
+            await transaction.put(
+                Record(kind=WORKFLOWS.name, id=TOLD, state=run.status, doc=run.document(), indexed={"host": "far"})
+            )
+            if await transaction.get(HOSTS.name, host.id) is None:
+                await transaction.put(
+                    Record(kind=HOSTS.name, id=host.id, state=host.status, doc=msgspec.to_builtins(host))
+                )
+            started = {"session": work.agent.session, "workId": work.id, "host": "far"}
+            await transaction.append(
+                LogEntry(type="AgentStarted", actor="far", data=started, aggregate_type="Workflow", aggregate_id=TOLD)
+            )
+        head = json.dumps({"since": "a", "until": "b"}).encode()
+        await PostgresRunTexts(bus).append(
+            TOLD, f"diff/{POINT}/tree/base", [TextPiece(start=0, content=head + b"\n+x")]
+        )
+    values = {"run": TOLD, "soldier": SOLDIER, "size": len(LINE), "content": zlib.compress(LINE), "pieces": pieces}
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(_TELL, values)
+        connection.execute("VACUUM ANALYZE")
 
 
 async def costs(dsn: str, folder: Path, run: str) -> dict[str, tuple[int, int]]:
@@ -83,10 +144,15 @@ async def costs(dsn: str, folder: Path, run: str) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize("many", [3 * FEW, pytest.param(MANY, marks=pytest.mark.long)])
 async def test_a_request_costs_the_same_however_many_runs_there_are(dsn: str, tmp_path: Path, many: int) -> None:
-    few = await costs(dsn, tmp_path, fill(dsn, FEW))
+    run = fill(dsn, FEW)
+    await tell(dsn, FEW)
+    few = await costs(dsn, tmp_path, run)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("DELETE FROM kingdom.record WHERE kind IN ('workflow', 'web-token')")
-    more = await costs(dsn, tmp_path, fill(dsn, many))
+        connection.execute("TRUNCATE kingdom.run_text")
+    run = fill(dsn, many)
+    await tell(dsn, many)
+    more = await costs(dsn, tmp_path, run)
     for path in PATHS:
         statements, buffers = few[path]
         assert statements <= STATEMENTS_MAX.get(path, 12), (path, few[path])

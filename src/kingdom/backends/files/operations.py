@@ -20,6 +20,8 @@ from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 from kingdom.bus.operations import (
     COUNT_LIMIT,
+    STREAM_PAUSED,
+    STREAM_RESUMED,
     DeadFilter,
     DeadLetter,
     Operations,
@@ -123,7 +125,7 @@ class FilesOperations(Operations):
             plan.entry.pauses.append(paused)
             plan.events.pauses[stream] = paused
 
-        await self._change("stream.paused", actor, {"stream": stream, "reason": reason}, pause)
+        await self._change(STREAM_PAUSED, actor, {"stream": stream, "reason": reason}, pause)
 
     async def resume(self, stream: str, *, actor: str) -> bool:
         """See `Operations.resume`."""
@@ -136,7 +138,7 @@ class FilesOperations(Operations):
             del plan.events.pauses[stream]
 
         try:
-            await self._change("stream.resumed", actor, {"stream": stream}, resume)
+            await self._change(STREAM_RESUMED, actor, {"stream": stream}, resume)
         except NotFound:
             return False
         self._bus.nudge([stream])

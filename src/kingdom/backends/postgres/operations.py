@@ -22,6 +22,8 @@ from kingdom.backends.postgres.rows import entry_rows, read_entry, read_envelope
 from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 from kingdom.bus.operations import (
     COUNT_LIMIT,
+    STREAM_PAUSED,
+    STREAM_RESUMED,
     DeadFilter,
     DeadLetter,
     Operations,
@@ -65,12 +67,12 @@ class PostgresOperations(Operations):
 
     async def pause(self, stream: str, *, reason: str, actor: str) -> None:
         """See `Operations.pause`."""
-        async with self._change("stream.paused", actor, {"stream": stream, "reason": reason}) as connection:
+        async with self._change(STREAM_PAUSED, actor, {"stream": stream, "reason": reason}) as connection:
             await self._run(connection, "pause", stream=stream, reason=reason, actor=actor)
 
     async def resume(self, stream: str, *, actor: str) -> bool:
         """See `Operations.resume`."""
-        async with self._change("stream.resumed", actor, {"stream": stream}) as connection:
+        async with self._change(STREAM_RESUMED, actor, {"stream": stream}) as connection:
             found = bool(await self._run(connection, "resume", stream=stream))
             if not found:
                 # The stream is not paused, so log nothing.

@@ -82,8 +82,8 @@ def find_delay(explanation: EventExplanation, court_status: CourtStatus) -> str:
     runs = {given.workflow_id for given in explanation.assignments}
     if parked := [each for each in court_status.parked if each.workflow in runs]:
         return "; ".join(f"{each.workflow} is parked: {each.reason}" for each in parked)
-    if not any(host.status is HostStatus.UP for host in court_status.hosts):
-        return "no host is up to run its agent: `kingdom host list` shows all hosts"
+    if not any(host.status is HostStatus.UP and not host.drained for host in court_status.hosts):
+        return "no host takes runs: `kingdom host list` shows all hosts"
     return ""
 
 

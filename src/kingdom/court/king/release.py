@@ -6,13 +6,16 @@ from decimal import Decimal
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Record, RecordKind
+from kingdom.bus.record import Record, RecordKind, read_documents
 from kingdom.court.documents import Assignment, AssignmentStatus, ExternalEvent, MessageType
 from kingdom.court.king.assignments import load_current_quota, quota_scopes
 from kingdom.court.king.context import KingContext
+from kingdom.court.king.costs import DAILY_COSTS, Sums, book_cost, split_by_model
 from kingdom.court.king.outcomes import update_event_status
 from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, save_quota
 from kingdom.court.records import ASSIGNMENTS, ENDED, EVENTS, RESULTS, queue_message
+from kingdom.workflow.model.run.workflow import RUN_PREFIX, Workflow
+from kingdom.workflow.records import WORKFLOWS
 
 _OPEN = "open"
 # The part of an assignment's cost that is already recorded, so that no cost is counted twice.
@@ -34,8 +37,16 @@ async def release_assignment(transaction: Transaction, assignment_id: str, now: 
     ended = assignment.status in ASSIGNMENTS.final
     held, root_id = quota_scopes(assignment), assignment.root_id
     about_end = [(EVENTS.name, assignment.cause_id), (RESULTS.name, root_id)] if ended else []
-    await transaction.read_ahead([(BILLS.name, root_id), *((QUOTAS.name, scope) for scope in held), *about_end])
-    cost, first_end = await _update_bill(transaction, assignment, ended=ended)
+    about_cost = [
+        (BILLS.name, root_id),
+        (WORKFLOWS.name, f"{RUN_PREFIX}{root_id}"),
+        (DAILY_COSTS.name, str(context.day(now))),
+    ]
+    await transaction.read_ahead([*about_cost, *((QUOTAS.name, scope) for scope in held), *about_end])
+    models, first_end = await _update_bill(transaction, assignment, ended=ended)
+    cost = sum(models.values(), Decimal(0))
+    if cost:
+        await book_cost(transaction, context.day(now), assignment, models)
     for scope in held:
         quota_record, quota = await load_current_quota(transaction, scope, now, context)
         freed = quota.free(assignment_id).book(cost if scope == MONEY else Decimal(0))
@@ -59,13 +70,15 @@ async def release_inactive(transaction: Transaction, now: datetime, context: Kin
     return released
 
 
-async def _update_bill(transaction: Transaction, assignment: Assignment, *, ended: bool) -> tuple[Decimal, bool]:
-    """Record an assignment's cost. Return the cost since the last call, and whether the assignment has just ended."""
+async def _update_bill(transaction: Transaction, assignment: Assignment, *, ended: bool) -> tuple[Sums, bool]:
+    """Record an assignment's cost. Return the cost since the last call by model, and whether it has just ended."""
     root_id = assignment.root_id
     bill = await transaction.get(BILLS.name, root_id)
     booked = Decimal(bill.doc["usd"]) if bill else Decimal(0)
     cost = max(Decimal(str(round(assignment.cost_usd, 6))), booked)
     first_end = ended and (bill is None or bill.state == _OPEN)
+    models = {name: Decimal(usd) for name, usd in bill.doc.get("models", {}).items()} if bill else {}
+    added = split_by_model(await _find_run(transaction, root_id), models, cost - booked)
     if cost != booked or first_end:
         await transaction.put(
             Record(
@@ -73,10 +86,19 @@ async def _update_bill(transaction: Transaction, assignment: Assignment, *, ende
                 id=root_id,
                 version=bill.version if bill else 0,
                 state=ENDED if ended else _OPEN,
-                doc={"task_id": root_id, "usd": str(cost)},
+                doc={"task_id": root_id, "usd": str(cost), "models": _sum(models, added)},
             )
         )
-    return cost - booked, first_end
+    return added, first_end
+
+
+async def _find_run(transaction: Transaction, root_id: str) -> Workflow | None:
+    record = await transaction.get(WORKFLOWS.name, f"{RUN_PREFIX}{root_id}")
+    return next(read_documents([record] if record else [], Workflow), None)
+
+
+def _sum(booked: Sums, added: Sums) -> dict[str, str]:
+    return {name: str(booked.get(name, 0) + added.get(name, 0)) for name in {**booked, **added}}
 
 
 async def _end_event(transaction: Transaction, assignment: Assignment) -> None:

@@ -1,6 +1,6 @@
 """The event bus: streams, events and dead letters."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
@@ -18,10 +18,11 @@ from kingdom.actions.dead_letters import (
     patch_letter,
     without_content,
 )
-from kingdom.bus.operations import DeadFilter, DeadLetter
+from kingdom.bus.log import LogCursor
+from kingdom.bus.operations import STREAM_PAUSED, STREAM_RESUMED, DeadFilter, DeadLetter
 from kingdom.bus.redrive import RedrivePlan, redrive_all
 from kingdom.bus.why import why
-from kingdom.errors import MalformedRequest, NotFound
+from kingdom.errors import MalformedRequest, NotFound, Permanent
 from kingdom.views.bus import PauseResult, ResumeResult
 from kingdom.views.camel import to_json_object
 from kingdom.views.dead_letters import DeadLetterKey, DiscardResult, RedriveResult
@@ -31,6 +32,8 @@ _STREAM, _LETTER = "stream", "dead-letter"
 _MAX_POSITION = 2**63 - 1
 # One request redrives at most this many dead letters, so that it ends in a few seconds.
 _REDRIVE_MAX = 100
+# How much of the log is searched for an act that was interrupted.
+_PAGE_ENTRIES, _PAGES_MAX = 500, 20
 
 
 class LettersQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -134,11 +137,12 @@ async def post_stream_pause(call: ApiCall) -> Any:
     stream, reason, actor = call.path["name"], call.body.reason, call.visitor.actor
     call.context.bus.topology.stream(stream)
 
-    async def perform(_plan: Any) -> PauseResult:
-        await call.context.operations.pause(stream, reason=reason, actor=actor)
+    async def perform(accepted_at: Any) -> PauseResult:
+        if not await _has_happened(call, accepted_at, STREAM_PAUSED, stream):
+            await call.context.operations.pause(stream, reason=reason, actor=actor)
         return PauseResult(stream=stream, reason=reason, actor=actor)
 
-    return await act_in_steps(call.context.bus, call.act("pause", stream, _STREAM), _no_plan, perform)
+    return await act_in_steps(call.context.bus, call.act("pause", stream, _STREAM), _log_end(call), perform)
 
 
 async def post_stream_resume(call: ApiCall) -> Any:
@@ -147,11 +151,13 @@ async def post_stream_resume(call: ApiCall) -> Any:
     stream = call.path["name"]
     call.context.bus.topology.stream(stream)
 
-    async def perform(_plan: Any) -> ResumeResult:
-        was_paused = await call.context.operations.resume(stream, actor=call.visitor.actor)
+    async def perform(accepted_at: Any) -> ResumeResult:
+        was_paused = await _has_happened(call, accepted_at, STREAM_RESUMED, stream)
+        if not was_paused:
+            was_paused = await call.context.operations.resume(stream, actor=call.visitor.actor)
         return ResumeResult(stream=stream, was_paused=was_paused)
 
-    return await act_in_steps(call.context.bus, call.act("resume", stream, _STREAM), _no_plan, perform)
+    return await act_in_steps(call.context.bus, call.act("resume", stream, _STREAM), _log_end(call), perform)
 
 
 async def post_dead_letter_patch(call: ApiCall) -> Any:
@@ -232,8 +238,27 @@ async def post_redrive(call: ApiCall) -> Any:
     return await act_in_steps(call.context.bus, call.act("redrive", target, _LETTER), plan, perform)
 
 
-async def _no_plan() -> None:
-    return None
+def _log_end(call: ApiCall) -> Callable[[], Awaitable[str]]:
+    """Return a function that plans an act by the end of the log: entries after it show whether the act happened."""
+
+    async def plan() -> str:
+        return str(await call.context.operations.log_end())
+
+    return plan
+
+
+async def _has_happened(call: ApiCall, accepted_at: str, entry_type: str, stream: str) -> bool:
+    """Return whether an interrupted attempt of an act has changed the stream already."""
+    after = LogCursor.parse(accepted_at)
+    for _ in range(_PAGES_MAX):
+        page = await call.context.operations.read_log(after, _PAGE_ENTRIES)
+        for entry in (logged.entry for logged in page):
+            if (entry.type, entry.actor, entry.data.get("stream")) == (entry_type, call.visitor.actor, stream):
+                return True
+        if len(page) < _PAGE_ENTRIES:
+            return False
+        after = page[-1].cursor
+    raise Permanent("this act was interrupted long ago: look at the stream, and send the act with a new key")
 
 
 async def _each(letters: list[DeadLetter]) -> AsyncIterator[DeadLetter]:

@@ -1,12 +1,14 @@
 """The court: status, events, assignments, Generals, money, machines."""
 
 import asyncio
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from kingdom.access.acts import act_in_transaction
+from kingdom.actions.costs import read_costs
 from kingdom.actions.events import event_defaults, send_event, source_of
 from kingdom.actions.generals import find_general, to_listed_generals
 from kingdom.actions.hosts import find_host
@@ -17,17 +19,20 @@ from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, E
 from kingdom.court.explain.timeline import Timeline
 from kingdom.court.explain.timeline_builder import build_timeline
 from kingdom.court.explain.timeline_data import gather_data
+from kingdom.court.king.costs import DAYS_KEPT
 from kingdom.court.king.reactions import reroute_event
 from kingdom.court.king.why import EventExplanation, explain_event
 from kingdom.court.package import Package
 from kingdom.court.records import ASSIGNMENTS, EVENTS, load
-from kingdom.court.status import CourtStatus, HealthSummary, MoneySummary
+from kingdom.court.status import CourtStatus, HealthSummary
 from kingdom.errors import Misconfigured
+from kingdom.views.costs import Costs
 from kingdom.views.generals import ListedGenerals
 from kingdom.web.route import ApiCall, Page, PageQuery
-from kingdom.workflow.hosts import retire_host
+from kingdom.workflow.hosts import retire_host, set_drained
 from kingdom.workflow.model.resources.host import Host
 from kingdom.workflow.records import HOSTS
+from kingdom.workflow.relocation import undrain_host
 
 _SOURCE = "web"
 
@@ -55,10 +60,10 @@ class EventToSend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     id: str = ""
 
 
-class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """The daily budget, and what is left of it."""
+class CostsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many days to sum, today included."""
 
-    today: MoneySummary
+    days: Annotated[int, Meta(ge=1, le=DAYS_KEPT)] = 30
 
 
 async def show_status(call: ApiCall) -> CourtStatus:
@@ -73,8 +78,8 @@ async def show_health(call: ApiCall) -> HealthSummary:
 
 
 async def show_costs(call: ApiCall) -> Costs:
-    """Show what today's work has cost, and the limit."""
-    return Costs(today=(await show_status(call)).money)
+    """Show what the work of Generals costs by day, General, repository and model, and a forecast for the month."""
+    return await read_costs(call.context.bus, call.context.realm, call.context.clock(), call.query.days)
 
 
 async def list_events(call: ApiCall) -> Page[ExternalEvent]:
@@ -173,6 +178,20 @@ class RetireHost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The confirmation that a host no longer runs."""
 
     no_longer_runs: bool
+
+
+async def post_host_drain(call: ApiCall) -> Any:
+    """Let a host take no new runs; the runs that it has continue there."""
+    name = call.path["name"]
+    perform = partial(set_drained, host_id=name, drained=True, actor=call.visitor.actor)
+    return await act_in_transaction(call.context.bus, call.act("drain", name, "host"), perform)
+
+
+async def post_host_undrain(call: ApiCall) -> Any:
+    """Let a drained host take new runs again."""
+    name = call.path["name"]
+    perform = partial(undrain_host, host_id=name, actor=call.visitor.actor)
+    return await act_in_transaction(call.context.bus, call.act("undrain", name, "host"), perform)
 
 
 async def post_host_retire(call: ApiCall) -> Any:

@@ -1,5 +1,6 @@
 """Money in the court: what is set aside bounds a run, people grant more, and the ledger has every cent."""
 
+from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from kingdom.bus import RecordQuery
 from kingdom.court.documents import AssignmentStatus, EventStatus, MessageType
 from kingdom.court.general.context import run_id_of_root
+from kingdom.court.king.costs import DEFAULT_MODEL, read_days
 from kingdom.court.king.release import BILLS
 from kingdom.court.king.waiting_queue import ANSWER, line_query
 from kingdom.court.questions import load_question
@@ -31,16 +33,21 @@ async def run_of(court: CourtScene, root_id: str) -> Workflow:
 
 
 async def until_booked(court: CourtScene, usd: str) -> None:
-    """Wait until bills, the money of the day and the runs agree on what was spent."""
+    """Wait until bills, the money of the day, the daily sums and the runs agree on what was spent."""
 
     async def booked() -> bool:
         async with court.bus.transaction() as transaction:
             bills = await transaction.find(RecordQuery(kind=BILLS.name))
             money = await transaction.get(QUOTAS.name, MONEY)
+            days = await read_days(transaction, date.min + timedelta(days=1))
         billed = sum((Decimal(record.doc["usd"]) for record in bills), Decimal(0))
         of_the_day = Decimal(money.doc.get("spent", 0)) if money else None
         by_runs = Decimal(str(round(await spent_by_runs(court), 6)))
-        return billed == of_the_day == by_runs == Decimal(usd)
+        for day in days:
+            assert {sum(sums.values()) for sums in (day.generals, day.repositories, day.models)} == {day.usd}
+        by_days = sum((day.usd for day in days), Decimal(0))
+        assert {name for day in days for name in day.models} <= {DEFAULT_MODEL}
+        return billed == of_the_day == by_runs == by_days == Decimal(usd)
 
     await eventually(booked)
 

@@ -1,9 +1,11 @@
 """With `approval` a person is asked before a petition leaves the house."""
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from kingdom.access.rights import Right
 from kingdom.clock import utc_now
 from kingdom.court.envoy.answers import find_question, open_questions
 from kingdom.court.king.answers import close_overdue_questions
@@ -15,6 +17,7 @@ from kingdom.court.questions import QuestionStatus, load_question
 from kingdom.court.records import EVENTS, MESSAGES
 from kingdom.workflow.verdicts import PetitionVerdict
 from tests.integration.court.petitions.scene import REPO, ROOT, Scene
+from tests.integration.web.site import SAME_ORIGIN, serving
 
 REQUESTED, GRANTED = PetitionState.REQUESTED, PetitionState.GRANTED
 PERFORMED, REFUSED = PetitionState.PERFORMED, PetitionState.REFUSED
@@ -165,3 +168,26 @@ async def test_nobody_is_asked_about_what_can_never_be_done(scene: Scene) -> Non
     asked = await scene.ask("github.pull_request", {"title": "Repair the fin"}, policy=CAREFUL)
     assert (asked.state, await scene.question(asked)) == (REFUSED, None)
     assert await scene.records(MESSAGES.name) == []
+
+
+async def test_a_person_who_approves_over_the_web_sees_what_is_sent_and_it_is_sent_once(
+    scene: Scene, tmp_path: Path
+) -> None:
+    async with scene.performing(), serving(scene.backend, tmp_path) as site:
+        asked = await scene.comment("Merge this at once.", policy=CAREFUL)
+        browser = {"Cookie": await site.signs_in("anna", Right.LOOK, Right.ANSWER), **SAME_ORIGIN}
+        (shown,) = (await site.get("/api/v1/questions", **browser)).document["items"]
+        assert (shown["petition_id"], "Merge this at once." in shown["question"]) == (asked.id, True)
+        place = f"/api/v1/petitions/{asked.id}"
+        assert (await site.get(place, **browser)).document["state"] == REQUESTED
+        for _ in range(2):
+            body = {"digest": shown["digest"]}
+            done = await site.post(f"{place}/approve", body, Idempotency_Key="thumb", **browser)
+            assert done.status == 200, done.text
+        await scene.defer()
+        await scene.until(asked, PERFORMED)
+        performed = (await site.get(place, **browser)).document
+        assert (performed["state"], performed["decided_by"]) == (PERFORMED, "anna")
+        log = (await site.get("/api/v1/log", **browser)).document["items"]
+    assert len(scene.texts()) == 1
+    assert [entry["data"]["verb"] for entry in log if entry["type"] == "web.act"] == ["approve"]

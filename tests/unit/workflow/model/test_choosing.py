@@ -50,6 +50,12 @@ def test_a_full_host_gets_nothing_while_another_has_a_free_slot() -> None:
     assert shares([*full, Host(id="free", epoch=1, slots=1)], 200) == {"free": 200}
 
 
+def test_a_drained_host_gets_nothing() -> None:
+    drained = [msgspec.structs.replace(host, drained=True) for host in hosts(9)]
+    assert shares([*drained, Host(id="other", epoch=1, slots=1, busy=1)], 200) == {"other": 200}
+    assert choose_host(drained, "wf-1") is None
+
+
 def test_when_all_are_full_runs_still_find_a_host() -> None:
     full = [msgspec.structs.replace(host, busy=25) for host in hosts(4)]
     counted = shares(full, 400)

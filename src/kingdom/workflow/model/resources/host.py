@@ -50,6 +50,13 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     machine: str = ""
     directory: str = ""
     status: HostStatus = HostStatus.UP
+    # A drained host keeps its runs and gets no new ones, also after a restart.
+    drained: bool = False
+
+    @property
+    def takes_runs(self) -> bool:
+        """Return whether new runs can be placed on this host."""
+        return self.status is HostStatus.UP and not self.drained
 
     def registered_event(self) -> HostRegistered:
         """Return the event of the registration of this host."""
@@ -65,9 +72,9 @@ def choose_host(hosts: Iterable[Host], workflow_id: str) -> Host | None:
 
     The choice uses a hash of run and host, so many runs that start at once spread over all hosts without coordination.
     """
-    up = sorted((host for host in hosts if host.status is HostStatus.UP), key=lambda host: host.id)
-    free = [host for host in up if host.busy < host.slots]
-    return max(free or up, key=lambda host: _weight(host, workflow_id), default=None)
+    able = sorted((host for host in hosts if host.takes_runs), key=lambda host: host.id)
+    free = [host for host in able if host.busy < host.slots]
+    return max(free or able, key=lambda host: _weight(host, workflow_id), default=None)
 
 
 def _weight(host: Host, workflow_id: str) -> float:

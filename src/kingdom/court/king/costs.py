@@ -1,0 +1,84 @@
+"""What the work of the court costs: sums by day, General, repository and model, written when a cost is recorded."""
+
+from collections.abc import Mapping
+from datetime import date, timedelta
+from decimal import Decimal
+
+import msgspec
+
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Record, RecordKind, RecordQuery, read_document, read_documents
+from kingdom.court.documents import Assignment
+from kingdom.court.records import ENDED
+from kingdom.workflow.model.run.workflow import Workflow
+
+DAYS_KEPT = 400
+DAILY_COSTS = RecordKind(
+    name="daily-costs",
+    directories={ENDED: "state/king/costs"},
+    final=frozenset({ENDED}),
+    retention=timedelta(days=DAYS_KEPT),
+)
+# The name of costs without a repository, of a model that only the agent knows, and of names beyond the limit.
+NO_REPOSITORY, DEFAULT_MODEL, OTHERS = "none", "default", "others"
+# A day has at most this many names of a kind, so that the size of its record is bounded.
+_NAMES_MAX = 500
+_USD_DIGITS = 6
+Sums = dict[str, Decimal]
+
+
+class DayCosts(msgspec.Struct, kw_only=True):
+    """What a day of the court's time zone has cost, in dollars. Each of the three divisions adds up to `usd`."""
+
+    day: date
+    usd: Decimal = Decimal(0)
+    generals: Sums = {}
+    repositories: Sums = {}
+    models: Sums = {}
+
+    def add(self, general: str, repository: str, models: Mapping[str, Decimal]) -> None:
+        """Add the costs of one assignment by model."""
+        usd = sum(models.values(), Decimal(0))
+        self.usd += usd
+        _add(self.generals, general, usd)
+        _add(self.repositories, repository, usd)
+        for name, amount in models.items():
+            _add(self.models, name, amount)
+
+
+async def book_cost(transaction: Transaction, day: date, assignment: Assignment, models: Mapping[str, Decimal]) -> None:
+    """Add costs of an assignment to the sums of a day. The caller records them too, so that none is counted twice."""
+    record = await transaction.get(DAILY_COSTS.name, str(day))
+    costs = read_document(record.doc, DayCosts) if record else DayCosts(day=day)
+    costs.add(assignment.target_general, (assignment.repo or NO_REPOSITORY).lower(), models)
+    version = record.version if record else 0
+    doc = msgspec.to_builtins(costs)
+    await transaction.put(Record(kind=DAILY_COSTS.name, id=str(day), version=version, state=ENDED, doc=doc))
+
+
+async def read_days(transaction: Transaction, since: date) -> list[DayCosts]:
+    """Return the costs of each day since a day, the oldest first. A day without costs is missing."""
+    after = str(since - timedelta(days=1))
+    found = await transaction.find(RecordQuery(kind=DAILY_COSTS.name, after=after, limit=DAYS_KEPT + 1))
+    return list(read_documents(found, DayCosts))
+
+
+def split_by_model(workflow: Workflow | None, booked: Mapping[str, Decimal], usd: Decimal) -> Sums:
+    """Return `usd` by model: what the Works of a run cost beyond what is booked, and the rest as that of others."""
+    costs: Sums = {}
+    for work in workflow.works if workflow else ():
+        _add(costs, work.definition.model or DEFAULT_MODEL, Decimal(str(round(work.cost_usd, _USD_DIGITS))))
+    split, left = Sums(), usd
+    for name, cost in costs.items():
+        amount = min(cost - booked.get(name, Decimal(0)), left)
+        if amount > 0:
+            split[name] = amount
+            left -= amount
+    if left > 0:
+        _add(split, OTHERS, left)
+    return split
+
+
+def _add(sums: Sums, name: str, usd: Decimal) -> None:
+    key = name if name in sums or len(sums) < _NAMES_MAX else OTHERS
+    sums[key] = sums.get(key, Decimal(0)) + usd

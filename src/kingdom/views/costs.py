@@ -1,0 +1,47 @@
+"""The JSON of costs."""
+
+from datetime import date
+
+import msgspec
+
+from kingdom.court.status import MoneySummary
+
+
+class DayCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What one day has cost, in dollars."""
+
+    day: date
+    usd: float
+
+
+class NamedCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a General, a repository or a model has cost, in dollars."""
+
+    name: str
+    usd: float
+
+
+class MonthCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """What this month has cost until now, and is expected to cost in total.
+
+    `forecast` is null until there is a complete day to expect the remaining days from.
+    """
+
+    spent: float
+    forecast: float | None
+
+
+class Costs(msgspec.Struct, frozen=True, kw_only=True):
+    """What the work of the court costs: today with its limit, this month, and the days since `since`.
+
+    `generals`, `repositories` and `models` divide the sum of `days`; each is sorted by cost, the highest first.
+    """
+
+    today: MoneySummary
+    month: MonthCosts
+    since: date
+    usd: float
+    days: list[DayCost]
+    generals: list[NamedCost]
+    repositories: list[NamedCost]
+    models: list[NamedCost]
