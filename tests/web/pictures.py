@@ -17,7 +17,14 @@ from tests.web.browser import chromium as start_chromium
 
 LONG = "Rewrite the whole pricing module so that every price in every view carries its currency, " * 4
 HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script> \u202egnp.exe {{ 7*7 }} ${alert(3)}"
-PAGES = {"overview": "/", "inbox": "/inbox"}
+PAGES = {
+    "overview": "/",
+    "inbox": "/inbox",
+    "runs": "/runs",
+    "run": "/runs/wf-task-20261118-001",
+    "run-outside": "/runs/wf-task-20261118-002?tab=outside",
+    "run-failed": "/runs/wf-task-20261118-005?tab=story",
+}
 SCENES = {"plain": TITLE, "long": LONG, "hostile": HOSTILE, "empty": ""}
 LOOKS: Sequence[tuple[tuple[int, int], Scheme]] = ((DESK, "light"), (DESK, "dark"), (PHONE, "light"), (PHONE, "dark"))
 

@@ -9,7 +9,6 @@ import typer
 from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus
 from kingdom.cli.court.declarations import COURT
-from kingdom.cli.explain.page import page
 from kingdom.cli.explain.view import explain_view
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import one
@@ -20,6 +19,7 @@ from kingdom.court.explain.timeline_builder import build_timeline
 from kingdom.court.explain.timeline_data import gather_data
 from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.errors import Ambiguous, Misconfigured, NotFound
+from kingdom.web.pages.story import page
 
 app = typer.Typer(add_completion=False)
 _PREFIX_HINT = "ids of events begin with evt-, of assignments with task-: `kingdom event list` shows events"

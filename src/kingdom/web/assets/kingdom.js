@@ -86,6 +86,7 @@ async function refresh() {
   tellTimes(fresh);
   patch(find("#pages"), find("#pages", fresh));
   patch(find("#main"), find("#main", fresh));
+  for (const each of every("[data-reload][data-loaded]")) delete each.dataset.loaded;
   prepare();
 }
 
@@ -283,7 +284,10 @@ async function load(element) {
   const place = find(".loaded", element) || element;
   try {
     const response = await fetch(element.dataset.load);
-    if (response.ok) return setContent(place, await response.text());
+    if (response.ok) {
+      setContent(place, await response.text());
+      return prepare();
+    }
     place.textContent = (await response.json()).message;
   } catch {
     place.textContent = "The server cannot be reached. Load this page again.";
@@ -307,12 +311,13 @@ async function follow(list) {
     const part = find("[data-after]", fresh);
     if (!response.ok || !part) return again(5000);
     list.append(...part.childNodes);
-    list.dataset.after = part.dataset.after;
+    list.dataset.after = part.dataset.after || list.dataset.after;
     tellTimes(list);
     applyFilter();
-    if (atEnd && list.dataset.follows !== "no") list.scrollTop = list.scrollHeight;
-    if (part.dataset.over) return;
-    again(1000);
+    // Following yields to a reader who scrolled up.
+    if (atEnd && !location.hash) list.scrollTop = list.scrollHeight;
+    if (location.hash) showTarget();
+    if (!part.dataset.over) again(part.dataset.more ? 0 : 1000);
   } catch {
     again(3000);
   }
@@ -350,15 +355,28 @@ function applyFilter() {
   }
 }
 
+// A link to a line works although the line is loaded later.
+let shownTarget = "";
+
+function showTarget() {
+  const target = location.hash && shownTarget !== location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (!target) return;
+  shownTarget = location.hash;
+  target.scrollIntoView({ block: "center" });
+  // The browser marks a target only when the address changes.
+  location.replace(location.hash);
+}
+
 function prepare() {
   tellTimes();
   applyFilter();
   for (const each of every("[data-load]:not([data-loaded])")) load(each);
   for (const each of every("[data-follow]:not([data-followed])")) {
     each.dataset.followed = "yes";
-    each.scrollTop = each.scrollHeight;
+    if (!location.hash) each.scrollTop = each.scrollHeight;
     follow(each);
   }
+  showTarget();
 }
 
 document.addEventListener("keydown", (event) => {

@@ -16,13 +16,13 @@ _UNCHANGING = {"Cache-Control": "public, max-age=31536000, immutable"}
 
 def asset_url(name: str) -> str:
     """Return the address of a file, which changes with its content, so that browsers may keep the file."""
-    return f"/assets/{name}?v={_read(name)[1]}"
+    return f"/assets/{name}?v={read_asset(name)[1]}"
 
 
 def _handler(name: str, content_type: str) -> Callable[[ApiCall], Awaitable[web.Response]]:
     async def show_asset(call: ApiCall) -> web.Response:
         """Return a file of the pages."""
-        content, digest = _read(name)
+        content, digest = read_asset(name)
         headers = _UNCHANGING if call.request.query.get("v") == digest else {}
         response = web.Response(body=content, content_type=content_type, charset="utf-8", headers=headers)
         response.enable_compression()
@@ -32,7 +32,8 @@ def _handler(name: str, content_type: str) -> Callable[[ApiCall], Awaitable[web.
 
 
 @cache
-def _read(name: str) -> tuple[bytes, str]:
+def read_asset(name: str) -> tuple[bytes, str]:
+    """Return the content of a file and its digest."""
     content = (files("kingdom.web") / "assets" / name).read_bytes()
     return content, hashlib.sha256(content).hexdigest()[:16]
 
