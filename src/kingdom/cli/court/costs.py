@@ -28,8 +28,9 @@ async def costs(
 ) -> None:
     """Show what the work of Generals costs by day, General, repository and model, and a forecast for the month.
 
-    A General also has the number of its assignments that were completed and failed. A cost counts on the day on which its assignment ends or waits for a person. Runs that people start themselves are
-    not included. The sums are kept for 400 days.
+    A General also has the numbers of its assignments that were completed and failed. A cost counts on the day on which
+    its assignment ends or waits for a person. Runs that people start themselves are not included. The
+    sums are kept for 400 days.
 
     Example: kingdom costs --days 7
 

@@ -60,7 +60,7 @@ class DayCosts(msgspec.Struct, kw_only=True):
 async def book_release(
     transaction: Transaction, day: date, assignment: Assignment, models: Mapping[str, Decimal], *, first_end: bool
 ) -> None:
-    """Add costs of an assignment to the sums of a day, and its end. The caller ensures that nothing is counted twice."""
+    """Add costs of an assignment, and its end, to the sums of a day. The caller prevents that any counts twice."""
     record = await transaction.get(DAILY_COSTS.name, str(day))
     costs = read_document(record.doc, DayCosts) if record else DayCosts(day=day)
     costs.add(assignment.target_general, (assignment.repo or NO_REPOSITORY).lower(), models)

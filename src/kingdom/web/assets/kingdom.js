@@ -232,9 +232,10 @@ async function act(element, content) {
   const buttons = element.matches("button") ? [element] : every("button", element);
   for (const each of buttons) each.disabled = true;
   try {
-    const { ok, words } = await post(element.dataset.act, content, keyOf(element));
+    const { ok, answer, words } = await post(element.dataset.act, content, keyOf(element));
     delete element.dataset.key;
-    say(ok ? element.dataset.done || "Done." : words, !ok);
+    say(ok ? tellAnswer(element.dataset.done || "Done.", answer) : words, !ok);
+    if (ok && element.dataset.rows) showRows(element, answer[element.dataset.rows]);
     if (ok) element.closest("dialog")?.close();
     await refreshNow();
   } catch {
@@ -244,12 +245,33 @@ async function act(element, content) {
   }
 }
 
+// `{name}` in the words of an act is a value of its answer, or the length of a list.
+function tellAnswer(words, answer) {
+  return words.replace(/\{(\w+)\}/g, (_, name) => (Array.isArray(answer[name]) ? answer[name].length : answer[name] ?? ""));
+}
+
+// Show a list of an answer as a table. Everything in it is text.
+function showRows(element, rows) {
+  const columns = element.dataset.columns.split(" "), table = document.createElement("table");
+  table.className = "card";
+  const headings = table.createTHead().insertRow(), content = table.createTBody();
+  for (const name of columns) {
+    headings.append(Object.assign(document.createElement("th"), { scope: "col", textContent: name.replace("_", " ") }));
+  }
+  for (const row of rows) {
+    const line = content.insertRow();
+    for (const name of columns) line.insertCell().textContent = [row[name] ?? "none"].flat().join(", ") || "none";
+  }
+  find(`#${element.dataset.into}`).replaceChildren(...(rows.length ? [table] : []));
+}
+
 function contentOf(form) {
   const content = JSON.parse(form.dataset.body || "{}");
   for (const field of form.elements) {
     if (field.type === "radio" || field.type === "checkbox") {
       if (field.checked) Object.assign(content, JSON.parse(field.dataset.body || "{}"));
-    } else if (field.name) content[field.name] = field.value;
+    } else if (field.name && field.type === "number") content[field.name] = field.valueAsNumber;
+    else if (field.name) content[field.name] = "json" in field.dataset ? JSON.parse(field.value) : field.value;
   }
   return content;
 }
@@ -403,7 +425,13 @@ document.addEventListener("click", (event) => {
 document.addEventListener("submit", (event) => {
   if (!event.target.dataset.act) return;
   event.preventDefault();
-  act(event.target, contentOf(event.target));
+  let content;
+  try {
+    content = contentOf(event.target);
+  } catch (error) {
+    return say(`This is not JSON: ${error.message}.`, true);
+  }
+  act(event.target, content);
 });
 
 document.addEventListener("input", (event) => { if (event.target.dataset.filter) applyFilter(); });

@@ -25,6 +25,11 @@ NAVIGATION: tuple[tuple[str, str, bool], ...] = (
     ("/", "Overview", True),
     ("/inbox", "Inbox", True),
     ("/runs", "Runs", True),
+    ("/events", "Events", False),
+    ("/bus", "Bus", False),
+    ("/generals", "Generals", False),
+    ("/costs", "Costs", False),
+    ("/hosts", "Hosts", False),
 )
 _COMPRESSED_FROM = 2048
 # The navigation counts up to this number.
