@@ -10,6 +10,7 @@ from pathlib import Path
 from playwright.async_api import Browser
 
 from tests.contract.backends import BACKENDS
+from tests.integration.web.court_scene import ASSIGNED, GENERAL, GIVEN, UNROUTED, furnish_court, install_generals
 from tests.integration.web.scene import TITLE, furnish
 from tests.integration.web.site import Site, serving
 from tests.web.browser import DESK, PHONE, Scheme, signed_in
@@ -24,6 +25,17 @@ PAGES = {
     "run": "/runs/wf-task-20261118-001",
     "run-outside": "/runs/wf-task-20261118-002?tab=outside",
     "run-failed": "/runs/wf-task-20261118-005?tab=story",
+    "events": "/events",
+    "event": f"/events/{GIVEN}",
+    "event-unrouted": f"/events/{UNROUTED}",
+    "assignments": "/assignments",
+    "assignment": f"/assignments/{ASSIGNED}",
+    "bus": "/bus",
+    "dead-letter": "/bus/dead-letters/{dead}",
+    "generals": "/generals",
+    "general": f"/generals/{GENERAL}",
+    "costs": "/costs",
+    "hosts": "/hosts",
 }
 SCENES = {"plain": TITLE, "long": LONG, "hostile": HOSTILE, "empty": ""}
 LOOKS: Sequence[tuple[tuple[int, int], Scheme]] = ((DESK, "light"), (DESK, "dark"), (PHONE, "light"), (PHONE, "dark"))
@@ -54,7 +66,13 @@ async def main(folder: Path, names: Sequence[str]) -> None:
                 async with serving(backend, store) as site:
                     if title:
                         await furnish(site.bus, title=title, text=title if scene == "hostile" else "")
-                    await draw(site, browser, folder, scene, chosen)
+                        install_generals(store / "realm" / "generals")
+                        dead = await furnish_court(site.bus, site.operations, title=title)
+                        paths = {name: path.replace("{dead}", str(dead)) for name, path in chosen.items()}
+                    else:
+                        # An empty realm has only lists.
+                        paths = {name: path for name, path in chosen.items() if path.count("/") == 1}
+                    await draw(site, browser, folder, scene, paths)
             finally:
                 backend.close()
                 shutil.rmtree(store)
