@@ -266,7 +266,7 @@ async function actOnChosen(button) {
       delete box.dataset.key;
       done += ok;
       result.textContent = ok ? button.dataset.done : words;
-      result.className = ok ? "result good" : "result bad";
+      result.className = ok ? "outcome good" : "outcome bad";
       box.checked = !ok;
     } catch {
       result.textContent = "The server cannot be reached. Try again: it happens only once.";
@@ -381,7 +381,11 @@ function prepare() {
 
 document.addEventListener("keydown", (event) => {
   const typing = event.target.closest("input:not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable]");
-  if (event.key === "Escape" && typing) return typing.blur();
+  if (event.key === "Escape" && typing) {
+    if (typing.dataset.filter) typing.value = "";
+    applyFilter();
+    return typing.blur();
+  }
   if (typing || event.ctrlKey || event.metaKey || event.altKey || find("dialog[open]")) return;
   if (event.key === " " && event.target.closest("button, a, summary, input, label")) return;
   if (!KEYS[event.key]) return;
