@@ -27,9 +27,9 @@ FAILED_TASK = "task-20261118-005"
 KNOWN_TAGS = frozenset(
     re.findall(
         r"\w+",
-        "html head meta title link script body a div header img nav span button main h1 h2 p section b br svg rect ul li"
-        " code table thead tbody tr th td time article details summary form label textarea input datalist option dialog"
-        " dl dt dd kbd noscript pre",
+        "html head meta title link script body a div header img nav span button main h1 h2 p section b br svg rect ul"
+        " li code table thead tbody tr th td time article details summary form label textarea input datalist option"
+        " dialog dl dt dd kbd noscript pre",
     )
 )
 
