@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from axe_playwright_python.async_playwright import Axe
+from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
 from playwright.async_api import Browser
 
 from kingdom.workflow.records import WORKFLOWS

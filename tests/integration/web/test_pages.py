@@ -6,6 +6,7 @@ from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,7 +145,12 @@ async def test_resuming_from_a_point_tells_what_git_cannot_undo(site: Site) -> N
         record = await transaction.get(PETITIONS.name, PETITION)
         assert record
         done = {**record.doc, "state": "performed", "root": FAILED_TASK, "response": {"url": "https://acme.example/1"}}
-        changed = {"id": f"{FAILED_TASK}-1", "version": 0, "state": "performed", "indexed": {"root": FAILED_TASK}}
+        changed: dict[str, Any] = {
+            "id": f"{FAILED_TASK}-1",
+            "version": 0,
+            "state": "performed",
+            "indexed": {"root": FAILED_TASK},
+        }
         await transaction.put(replace(record, **changed, doc={**done, "id": f"{FAILED_TASK}-1"}))
     page = unescape((await look(site, FAILED)).text)
     assert "From the base" in page
