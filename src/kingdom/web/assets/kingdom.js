@@ -86,7 +86,7 @@ async function refresh() {
   tellTimes(fresh);
   patch(find("#pages"), find("#pages", fresh));
   patch(find("#main"), find("#main", fresh));
-  for (const each of every("[data-reload][data-loaded]")) delete each.dataset.loaded;
+  for (const each of every("[data-reload][data-loaded], [data-loaded]:has([data-empty])")) delete each.dataset.loaded;
   prepare();
 }
 
@@ -317,6 +317,12 @@ async function follow(list) {
     // Following yields to a reader who scrolled up.
     if (atEnd && !location.hash) list.scrollTop = list.scrollHeight;
     if (location.hash) showTarget();
+    if (part.dataset.newest !== list.dataset.newest && !location.search.includes("soldier=")) {
+      // Another agent has started: show its session.
+      const whole = list.closest("[data-load]");
+      delete whole.dataset.loaded;
+      return load(whole);
+    }
     if (!part.dataset.over) again(part.dataset.more ? 0 : 1000);
   } catch {
     again(3000);
