@@ -232,16 +232,9 @@ def finding(query: RecordQuery) -> Act:
 
 
 async def find_ahead(bus: ExplainedBus) -> None:
-    queries = [
-        RecordQuery(kind="thing", state="open"),
-        down(RecordQuery(kind="thing", state="open")),
-        RecordQuery(kind="thing", after="thing-5"),
-        down(RecordQuery(kind="thing", after="thing-5")),
-        RecordQuery(kind="thing", due_by=utc_now()),
-    ]
+    up = [RecordQuery(kind="thing", state="open"), RecordQuery(kind="thing", after="thing-5")]
     async with bus.transaction() as transaction:
-        await transaction.find_ahead(queries)
-        assert all([await transaction.find(query) for query in queries])
+        await transaction.find_ahead([*up, *map(down, up), RecordQuery(kind="thing", due_by=utc_now())])
 
 
 async def take_once(bus: ExplainedBus) -> None:

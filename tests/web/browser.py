@@ -12,7 +12,7 @@ from tests.integration.web.site import Site
 
 Scheme = Literal["light", "dark"]
 DESK, PHONE = (1440, 900), (390, 844)
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or "/usr/bin/chromium"
 
 
 @asynccontextmanager

@@ -1,4 +1,7 @@
-"""Pictures of every page for a designer's eye: `python -m tests.web.pictures FOLDER [PAGE or SCENE ...]`."""
+"""Pictures of every page for a designer's eye: `python -m tests.web.pictures FOLDER [PAGE or SCENE ...]`.
+
+With `--store DIRECTORY`, the pages of a store, such as that of `kingdom demo --keep`, are drawn, with its newest run.
+"""
 
 import asyncio
 import shutil
@@ -9,6 +12,8 @@ from pathlib import Path
 
 from playwright.async_api import Browser
 
+from kingdom.actions.listings import newest_runs
+from kingdom.web.pages.run import TABS
 from tests.contract.backends import BACKENDS
 from tests.integration.web.court_scene import ASSIGNED, GENERAL, GIVEN, UNROUTED, furnish_court, install_generals
 from tests.integration.web.scene import TITLE, furnish
@@ -48,7 +53,8 @@ async def draw(site: Site, browser: Browser, folder: Path, scene: str, pages: di
             page = await context.new_page()
             for name, path in pages.items():
                 await page.goto(f"{site.url}{path}")
-                await page.wait_for_timeout(600)
+                await page.wait_for_load_state("load")
+                await page.wait_for_timeout(1500)
                 file = folder / f"{name}-{scene}-{size[0]}-{scheme}.png"
                 await page.screenshot(path=file, full_page=size == DESK)
 
@@ -78,5 +84,20 @@ async def main(folder: Path, names: Sequence[str]) -> None:
                 shutil.rmtree(store)
 
 
+async def draw_store(folder: Path, store: Path) -> None:
+    """Draw the pages of a store, and every tab of its newest run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    backend = BACKENDS["files"](str(store))
+    async with start_chromium() as browser, serving(backend, store.parent) as site:
+        async with site.bus.transaction() as transaction:
+            newest = (await newest_runs(transaction, (), after=None, limit=1)).records[0].id
+        tabs = {f"run-{tab}": f"/runs/{newest}?tab={tab}" for tab in TABS}
+        pages = {name: path for name, path in PAGES.items() if not name.startswith("run-") and name != "run"}
+        await draw(site, browser, folder, "store", {**pages, **tabs})
+
+
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2:]))
+    if sys.argv[2:3] == ["--store"]:
+        asyncio.run(draw_store(Path(sys.argv[1]), Path(sys.argv[3])))
+    else:
+        asyncio.run(main(Path(sys.argv[1]), sys.argv[2:]))

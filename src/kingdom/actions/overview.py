@@ -9,7 +9,7 @@ from kingdom.actions.listings import newest_runs, newest_runs_queries
 from kingdom.actions.status import status_sources_of
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import read_documents
+from kingdom.bus.record import RecordQuery, read_documents
 from kingdom.court.questions import HumanQuestion
 from kingdom.court.status import OPEN_QUESTIONS, CourtStatus, build_status, status_queries
 from kingdom.realm import Realm
@@ -42,10 +42,8 @@ class Overview:
 async def read_overview(
     transaction: Transaction, operations: Operations, settings: Settings, realm: Realm, now: datetime
 ) -> Overview:
-    """Read the overview with a fixed number of statements."""
+    """Read the overview, in a transaction that may have run the `overview_queries` of the same moment ahead."""
     streams, sources = await operations.stats(), await asyncio.to_thread(status_sources_of, settings, realm)
-    runs = [newest_runs_queries(states, after=None, limit=_LISTED).values() for states in (ACTIVE, ENDED)]
-    await transaction.find_ahead([*status_queries(now), *(query for queries in runs for query in queries)])
     questions = read_documents(await transaction.find(OPEN_QUESTIONS), HumanQuestion)
     active = await newest_runs(transaction, ACTIVE, after=None, limit=_LISTED)
     ended = await newest_runs(transaction, ENDED, after=None, limit=_LISTED)
@@ -55,3 +53,9 @@ async def read_overview(
         active=active.read(Workflow),
         ended=ended.read(Workflow),
     )
+
+
+def overview_queries(now: datetime) -> list[RecordQuery]:
+    """Return the queries whose results an overview needs."""
+    runs = [newest_runs_queries(states, after=None, limit=_LISTED).values() for states in (ACTIVE, ENDED)]
+    return [*status_queries(now), *(query for queries in runs for query in queries)]

@@ -84,11 +84,17 @@ def _describe_progress(workflow: Workflow) -> str:
     return sentence(f"It works on {activity}") if activity else "It begins with its next work."
 
 
+def _summary(workflow: Workflow) -> str:
+    """Return the summary in the last result of an agent, or ""."""
+    results = [work.result for work in workflow.works if work.result]
+    return str(results[-1].get("summary") or "") if results else ""
+
+
 _PLAIN_STATES: Mapping[WorkflowStatus, Callable[[Workflow], str]] = {
     WorkflowStatus.CREATED: lambda _: "It has not been started: `kingdom workflow start` starts it.",
     WorkflowStatus.READY: lambda _: "Its checkouts are ready: start or cancel it.",
     WorkflowStatus.PAUSED: lambda run: sentence(with_reason("It is paused until a person resumes it", run.reason)),
     WorkflowStatus.FAILED: lambda run: sentence(with_reason("It failed", run.reason)),
     WorkflowStatus.CANCELLED: lambda run: sentence(with_reason("It was cancelled", run.reason)),
-    WorkflowStatus.COMPLETED: lambda run: sentence(with_reason("It is done", run.reason)),
+    WorkflowStatus.COMPLETED: lambda run: sentence(with_reason("It is done", run.reason or _summary(run))),
 }

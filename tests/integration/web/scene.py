@@ -64,7 +64,7 @@ async def furnish(bus: Bus, *, title: str = TITLE, text: str = "", body: dict[st
     now = utc_now()
     async with bus.transaction() as transaction:
         for number, (run_id, (status, general, reason)) in enumerate(RUNS.items()):
-            at = now - timedelta(minutes=7 + 11 * number)
+            at = now - timedelta(minutes=7 + 11 * (len(RUNS) - number))
             await put_run(transaction, make_run(run_id, status, general, title=title, reason=reason or text, at=at))
         given: dict[str, Any] = {"event_id": "evt-1", "type": "jira.ticket.assigned", "repo": "acme/shop"}
         for task in (ASKED, APPROVED):

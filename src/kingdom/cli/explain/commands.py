@@ -19,7 +19,6 @@ from kingdom.court.explain.timeline_builder import build_timeline
 from kingdom.court.explain.timeline_data import gather_data
 from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.errors import Ambiguous, Misconfigured, NotFound
-from kingdom.web.pages.story import page
 
 app = typer.Typer(add_completion=False)
 _PREFIX_HINT = "ids of events begin with evt-, of assignments with task-: `kingdom event list` shows events"
@@ -56,6 +55,9 @@ async def explain(
     async with call.bus(COURT, create=False) as bus:
         timeline = await timeline_of(bus, about)
     if html:
+        # Imported on use, since the templates load slowly.
+        from kingdom.web.pages.story import page
+
         await asyncio.to_thread(_write, html, page(timeline, utc_now()))
     if call.output.json:
         call.output.document(timeline)

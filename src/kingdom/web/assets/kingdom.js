@@ -86,7 +86,7 @@ async function refresh() {
   tellTimes(fresh);
   patch(find("#pages"), find("#pages", fresh));
   patch(find("#main"), find("#main", fresh));
-  for (const each of every("[data-reload][data-loaded]")) delete each.dataset.loaded;
+  for (const each of every("[data-reload][data-loaded], [data-loaded]:has([data-empty])")) delete each.dataset.loaded;
   prepare();
 }
 
@@ -288,7 +288,7 @@ async function actOnChosen(button) {
       delete box.dataset.key;
       done += ok;
       result.textContent = ok ? button.dataset.done : words;
-      result.className = ok ? "result good" : "result bad";
+      result.className = ok ? "outcome good" : "outcome bad";
       box.checked = !ok;
     } catch {
       result.textContent = "The server cannot be reached. Try again: it happens only once.";
@@ -339,6 +339,12 @@ async function follow(list) {
     // Following yields to a reader who scrolled up.
     if (atEnd && !location.hash) list.scrollTop = list.scrollHeight;
     if (location.hash) showTarget();
+    if (part.dataset.newest !== list.dataset.newest && !location.search.includes("soldier=")) {
+      // Another agent has started: show its session.
+      const whole = list.closest("[data-load]");
+      delete whole.dataset.loaded;
+      return load(whole);
+    }
     if (!part.dataset.over) again(part.dataset.more ? 0 : 1000);
   } catch {
     again(3000);
@@ -403,7 +409,11 @@ function prepare() {
 
 document.addEventListener("keydown", (event) => {
   const typing = event.target.closest("input:not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable]");
-  if (event.key === "Escape" && typing) return typing.blur();
+  if (event.key === "Escape" && typing) {
+    if (typing.dataset.filter) typing.value = "";
+    applyFilter();
+    return typing.blur();
+  }
   if (typing || event.ctrlKey || event.metaKey || event.altKey || find("dialog[open]")) return;
   if (event.key === " " && event.target.closest("button, a, summary, input, label")) return;
   if (!KEYS[event.key]) return;

@@ -1,6 +1,7 @@
 """The story of a run: one template for the run's page and for the page that `kingdom explain --html` exports."""
 
 from datetime import datetime
+from typing import Any
 
 from markupsafe import Markup
 
@@ -21,7 +22,7 @@ def page(timeline: Timeline, now: datetime) -> str:
     return render("explain.html", policy=_POLICY, style=style, **story_values(timeline, now))
 
 
-def story_values(timeline: Timeline, now: datetime) -> dict[str, object]:
+def story_values(timeline: Timeline, now: datetime) -> dict[str, Any]:
     """Return what the template of a story shows."""
     return {
         "timeline": timeline,

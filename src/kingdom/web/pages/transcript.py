@@ -17,18 +17,34 @@ from kingdom.workflow.records import DOCUMENTS, load_workflow
 
 # A download has at most this many parts of about 256 KiB.
 _PARTS_MAX = 100
+# A longer text is folded, unless only a few lines would be.
+_LINES_SHOWN, _LINES_SPARED = 8, 4
 _SKIPPED = frozenset({"spent", "metered", "step", ""})
 
 
 @dataclass(frozen=True, slots=True)
 class ShownLine:
-    """A line of a transcript: the anchor of its link, its time, its label, its look, and its text."""
+    """A line of a transcript: the anchor of its link, its time, its label, its look, and its text.
+
+    The end of a long text is `folded`.
+    """
 
     anchor: str
     at: datetime | None
     label: str
     look: str
     text: str
+    folded: str = ""
+
+    @property
+    def folded_lines(self) -> int:
+        """Return the number of folded lines."""
+        return self.folded.count("\n") + 1
+
+    @property
+    def whole_text(self) -> str:
+        """Return the text with its folded end."""
+        return f"{self.text}\n{self.folded}" if self.folded else self.text
 
 
 def _words(entry: TranscriptEntry, *names: str) -> str:
@@ -39,6 +55,10 @@ def _prompt(entry: TranscriptEntry) -> tuple[str, str, str]:
     if reply := _words(entry, "reply"):
         return "reply", "prompt", reply
     return "continued" if entry.get("continues") else "asked", "prompt", _words(entry, "text")
+
+
+def _session(entry: TranscriptEntry) -> str:
+    return ", ".join(filter(None, (_words(entry, "agent"), _words(entry, "model")))) or "an agent started"
 
 
 def _output(entry: TranscriptEntry) -> tuple[str, str, str]:
@@ -56,7 +76,7 @@ def _petition(entry: TranscriptEntry) -> tuple[str, str, str]:
 
 
 _FORMATS: Mapping[str, Callable[[TranscriptEntry], tuple[str, str, str]]] = {
-    "session": lambda entry: ("session", "note", " ".join((_words(entry, "agent"), _words(entry, "model"))).strip()),
+    "session": lambda entry: ("session", "note", _session(entry)),
     "prompt": _prompt,
     "said": lambda entry: ("", "said", _words(entry, "text")),
     "tool": lambda entry: (_words(entry, "tool"), "tool", _words(entry, "detail")),
@@ -88,7 +108,8 @@ def show_lines(lines: Iterable[TranscriptLine], after: int) -> Iterator[ShownLin
         cost = entry.get("costUsd")
         if isinstance(cost, int | float) and cost:
             text = f"{text} (${cost:.2f})"
-        yield ShownLine(f"L{line.next_offset or after + number}", _time(entry), label, look, text)
+        shown, folded = _fold(text)
+        yield ShownLine(f"L{line.next_offset or after + number}", _time(entry), label, look, shown, folded)
 
 
 async def show_transcript(call: ApiCall) -> web.Response:
@@ -107,7 +128,7 @@ async def download_transcript(call: ApiCall) -> web.Response:
         part = await list_transcript(replace(call, query=query))
         for line in show_lines(part.items, query.after):
             at = f"{line.at:%Y-%m-%d %H:%M:%S}" if line.at else ""
-            written.append(f"{at} {line.label}: {line.text}\n" if line.label else f"{at} {line.text}\n")
+            written.append(f"{at} {line.label}: {line.whole_text}\n" if line.label else f"{at} {line.whole_text}\n")
         if part.next is None or not part.items:
             break
         query = msgspec.structs.replace(query, soldier=part.soldier, after=part.next)
@@ -133,6 +154,13 @@ async def show_reports(call: ApiCall) -> web.Response:
         for (work, task), text in zip(tasks, texts, strict=True)
     ]
     return html_response("reports.html", reports=reports)
+
+
+def _fold(text: str) -> tuple[str, str]:
+    lines = text.split("\n")
+    if len(lines) <= _LINES_SHOWN + _LINES_SPARED:
+        return text, ""
+    return "\n".join(lines[:_LINES_SHOWN]), "\n".join(lines[_LINES_SHOWN:])
 
 
 def _time(entry: TranscriptEntry) -> datetime | None:
