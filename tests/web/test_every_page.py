@@ -6,7 +6,9 @@ import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
 from playwright.async_api import Browser
 
+from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.workflow.records import WORKFLOWS
+from tests.integration.web.court_scene import ASSIGNED, GENERAL, GIVEN
 from tests.integration.web.scene import RUNS
 from tests.integration.web.site import Site
 from tests.web.browser import DESK, PHONE, Scheme, collect_errors, signed_in
@@ -14,7 +16,11 @@ from tests.web.payloads import PAYLOADS
 
 pytestmark = pytest.mark.web
 RUN = "/runs/wf-task-20261118-002"
-PAGES = ("/", "/inbox", "/runs", RUN, *(f"{RUN}?tab={tab}" for tab in ("changes", "outside", "cost", "story")))
+PAGES = (
+    *("/", "/inbox", "/runs", RUN, *(f"{RUN}?tab={tab}" for tab in ("changes", "outside", "cost", "story"))),
+    *("/events", f"/events/{GIVEN}", "/assignments", f"/assignments/{ASSIGNED}", "/bus", f"/generals/{GENERAL}"),
+    *("/generals", "/costs", "/hosts"),
+)
 
 
 async def rename_runs(site: Site, text: str) -> None:
@@ -24,6 +30,11 @@ async def rename_runs(site: Site, text: str) -> None:
             record = await transaction.get(WORKFLOWS.name, run_id)
             assert record
             doc = {**record.doc, "name": text, "reason": text, "general": text}
+            await transaction.put(replace(record, doc=doc))
+        for kind, found in ((EVENTS.name, GIVEN), (ASSIGNMENTS.name, ASSIGNED)):
+            record = await transaction.get(kind, found)
+            assert record
+            doc = {**record.doc, "reason": text, "repo": text, "payload": {"title": text, "body": text}}
             await transaction.put(replace(record, doc=doc))
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from kingdom.bootstrap import generals_directory_of
 from kingdom.bus import Bus, Operations, Record
 from kingdom.clock import utc_now
 from kingdom.court.chamberlain.health import HealthLevel, HealthState, MachineReading
@@ -18,8 +19,11 @@ from kingdom.court.king.costs import DAILY_COSTS, DayCosts
 from kingdom.court.package_files import SHIPPED
 from kingdom.court.records import CURRENT, ENDED, save
 from kingdom.court.streams import EVENT_STREAM, event_received
+from kingdom.realm import Realm
+from kingdom.settings import Settings
 from kingdom.workflow.model.resources.host import Host, HostStatus
 from kingdom.workflow.records import HOSTS
+from tests.contract.backends import BackendUnderTest
 
 TITLE = "Prices lack their currency"
 GIVEN, UNROUTED, WAITING = "evt-github-1001", "evt-web-1002", "evt-jira-1003"
@@ -61,6 +65,12 @@ _ASSIGNMENTS = (
     ("task-20261118-098", AssignmentStatus.COMPLETED, "reviewed, one comment", 1.21),
     ("task-20261118-097", AssignmentStatus.SKIPPED, "a newer event replaced it", 0.0),
 )
+
+
+def generals_of(backend: BackendUnderTest, folder: Path) -> Path:
+    """Return where a server on a store finds its Generals."""
+    url = f"file:{backend.place}" if backend.name == "files" else backend.place
+    return generals_directory_of(Settings(database_url=url, file=folder / "kingdom.yaml"), Realm())
 
 
 def install_generals(directory: Path) -> None:

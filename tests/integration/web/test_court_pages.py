@@ -9,9 +9,6 @@ from uuid import UUID
 import pytest
 
 from kingdom.access.rights import Right
-from kingdom.bootstrap import generals_directory_of
-from kingdom.realm import Realm
-from kingdom.settings import Settings
 from tests.contract.backends import BackendUnderTest
 from tests.integration.web.court_scene import (
     ASSIGNED,
@@ -22,6 +19,7 @@ from tests.integration.web.court_scene import (
     WAITING,
     add_dead_letter,
     furnish_court,
+    generals_of,
     install_generals,
 )
 from tests.integration.web.site import Site, serving
@@ -40,8 +38,7 @@ async def site(backend: BackendUnderTest, tmp_path: Path) -> AsyncIterator[Site]
 @pytest.fixture
 def generals(backend: BackendUnderTest, tmp_path: Path) -> Path:
     """Install Generals where the server finds them."""
-    url = f"file:{backend.place}" if backend.name == "files" else backend.place
-    directory = generals_directory_of(Settings(database_url=url, file=tmp_path / "kingdom.yaml"), Realm())
+    directory = generals_of(backend, tmp_path)
     install_generals(directory)
     return directory
 

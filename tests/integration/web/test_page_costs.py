@@ -1,5 +1,6 @@
 """A page costs at most six statements, the same however many runs there are."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import psycopg
@@ -28,7 +29,7 @@ PATHS = (
 )
 
 
-async def statements(dsn: str, folder: Path) -> dict[str, int]:
+async def statements(dsn: str, folder: Path, paths: Sequence[str] = PATHS) -> dict[str, int]:
     """Return how many statements each page executes."""
     app, found = declare_application(Realm()), {}
     async with ExplainedBus(dsn, app.topology, app.kinds) as explained:
@@ -38,7 +39,7 @@ async def statements(dsn: str, folder: Path) -> dict[str, int]:
 
         async with serving(BACKENDS["postgres"](dsn), folder, wrap=wrap) as site:
             cookie = await site.signs_in("anna")
-            for path in PATHS:
+            for path in paths:
                 explained.plans.clear()
                 reply = await site.send("GET", path, Cookie=cookie, Accept="text/html")
                 assert reply.status == 200, reply.text
