@@ -123,7 +123,7 @@ async def test_generals_show_what_they_hear_may_do_cost_and_achieve(site: Site, 
     page = unescape((await look(site, "/generals")).text)
     assert "gen-broken" in page
     assert "github.pr" in page
-    assert re.search(r"\d+ %<div class=\"sub2\">of \d+</div>", page)
+    assert re.search(r"\d+ % <span class=\"sub2\">of \d+</span>", page)
     one = unescape((await look(site, f"/generals/{GENERAL}")).text)
     assert "name: gen-pr" in one
     assert "prompts/" in one

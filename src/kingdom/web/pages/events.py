@@ -54,7 +54,12 @@ def event_state(event: ExternalEvent) -> StateWord:
 
 def assignment_state(assignment: Assignment) -> StateWord:
     """Return the state of an assignment."""
-    return _ASSIGNMENTS[assignment.status]
+    return assignment_word(assignment.status)
+
+
+def assignment_word(status: str) -> StateWord:
+    """Return the word of a status of assignments."""
+    return _ASSIGNMENTS[AssignmentStatus(status)]
 
 
 async def show_events(call: ApiCall) -> web.Response:
@@ -95,7 +100,8 @@ async def show_event(call: ApiCall) -> web.Response:
 async def show_why(call: ApiCall) -> web.Response:
     """Return the reasons of the decision about an event as a part of a page."""
     explained = await show_event_why(call)
-    return html_response("event-why.html", explained=explained, now=call.context.clock())
+    now = call.context.clock()
+    return html_response("event-why.html", explained=explained, now=now, assignment_word=assignment_word)
 
 
 async def show_assignments(call: ApiCall) -> web.Response:
