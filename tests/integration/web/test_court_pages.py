@@ -135,10 +135,11 @@ async def test_a_change_is_simulated_on_past_events(site: Site, generals: Path) 
     program = site.bearing(await site.token("ci"))
     text = (generals / GENERAL / "general.yaml").read_text()
     path = f"/api/v1/generals/{GENERAL}/simulate"
-    changed = re.sub(r"(?m)^subscribes:\n", "subscribes:\n- type: demo.*\n", text, count=1)
+    changed = re.sub(r"(?m)^subscribes:\n", "subscribes:\n  - type: demo.*\n    also: true\n", text, count=1)
     found = (await program.post(path, {"definition": changed})).document
-    newly = [each["event_id"] for each in found["differences"] if each["change"] == "newly routed"]
-    assert newly == [UNROUTED]
+    newly = {each["event_id"]: each["after"] for each in found["differences"] if each["change"] == "newly routed"}
+    assert list(newly) == [UNROUTED]
+    assert GENERAL in newly[UNROUTED]
     assert (found["forgotten"], found["more"]) == (None, False)
     refused = await program.post(path, {"definition": "name: gen-pr\nsubscribes: 7\n"})
     assert (refused.status, "general.yaml" in refused.document["message"]) == (400, True)
@@ -159,8 +160,8 @@ async def test_costs_show_days_divisions_and_the_month(site: Site) -> None:
 
 async def test_hosts_show_slots_leases_thresholds_and_signs_of_life(site: Site) -> None:
     await furnish_court(site.bus, site.operations)
-    page = (await look(site, "/hosts")).text
-    for word in ("builder-2", "3 of 4", "Health is yellow", "yellow from 60 %", "chamberlain"):
+    page = unescape((await look(site, "/hosts")).text)
+    for word in ("builder-2", "3 of 4", "Health is yellow", "yellow from 60\u00a0%", "chamberlain"):
         assert word in page, word
     assert 'data-act="/api/v1/hosts/anna-desk/drain"' in page
     assert 'data-act="/api/v1/hosts/builder-2/undrain"' in page
