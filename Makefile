@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := check
 .NOTPARALLEL:
 # The parts of the proof, cheapest first; tests/tiers.py says why each is not in the gate.
-PARTS := installed pages variants timing second_store benches agents long mutants sweep_files sweep_postgres
+PARTS := web installed pages variants timing second_store benches agents long mutants sweep_files sweep_postgres
 # These parts measure time, so no other test runs beside them.
 ALONE := timing benches long mutants
 PART := $(PARTS)
@@ -18,7 +18,7 @@ WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 # Tests create and sync hundreds of thousands of small files, which is much faster in memory. Each worker needs 1.5 GB.
 MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt $$((1500000 * $(WORKERS))) 2>/dev/null && echo /dev/shm)
 IN_MEMORY := $(if $(MEMORY),TMPDIR=$(MEMORY))
-.PHONY: setup check static format format-check lint types layers docs test proof bench soak chaos crash-sweep
+.PHONY: setup check static format format-check lint types layers docs test test-web proof bench soak chaos crash-sweep
 
 setup: $(filter .uv/bin/uv,$(UV))
 	$(UV) sync --all-extras --locked
@@ -59,6 +59,9 @@ docs:
 
 test:
 	$(IN_MEMORY) $(BIN)/pytest -n $(WORKERS)
+
+# The pages in Chromium, as people use them.
+test-web: proof-web
 
 # All tests that are not in the gate, or one part of them: make proof PART=pages.
 proof:

@@ -10,6 +10,7 @@ PARTS = {
     "benches": "short forms of benches take minutes and measure best on a machine of their own",
     "pages": "pages of the documentation beyond README start whole courts",
     "installed": "wheels, demos, new realms and shells as a user has them take minutes to install and to run",
+    "web": "journeys in a browser need Chromium and take minutes",
     "timing": "compares seconds or waits for real time, which a busy machine stretches",
     "long": "long versions of tests whose short versions are in the gate",
     "mutants": "every mutant meets the tests that reach it, and then ten seconds of fault injection",

@@ -1,4 +1,4 @@
-"""Format text from elsewhere for messages: end sentences, add reasons, escape control characters."""
+"""Format text for messages: end sentences, add reasons, escape control characters, and format durations."""
 
 _ENDS = (".", "!", "?", "…")
 _CLOSING = "\"')]`*_"
@@ -25,3 +25,11 @@ def printable(text: str) -> str:
 def plain(text: object) -> str:
     """Return text on one line, with visible control characters."""
     return printable(" ".join(str(text).split()))
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration for a person."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"

@@ -103,6 +103,33 @@ async def test_records_that_were_read_ahead_are_as_they_were_then_and_show_what_
         assert await transaction.get("job", "j1") == job(1, version=1)
 
 
+async def test_queries_that_were_run_ahead_find_what_each_of_them_finds(scene: Scene) -> None:
+    due = utc_now() - HOUR
+    await put(scene, *(job(n, state="closed" if n % 3 else "open", due_at=due if n % 2 else None) for n in range(1, 9)))
+    await put(scene, Record(kind="tally", id="j1", state="counting"))
+    queries = [
+        RecordQuery(kind="job"),
+        RecordQuery(kind="job", limit=3, after="j2"),
+        RecordQuery(kind="job", limit=3, after="j7", descending=True),
+        RecordQuery(kind="job", state="closed", limit=2),
+        RecordQuery(kind="job", state="closed", descending=True),
+        RecordQuery(kind="job", state="open", due_by=utc_now(), limit=1),
+        RecordQuery(kind="job", due_by=utc_now()),
+        RecordQuery(kind="job", index="owner", value="nobody"),
+        RecordQuery(kind="tally"),
+        RecordQuery(kind="tally", after="j1"),
+    ]
+    async with scene.bus.transaction() as transaction:
+        expected = [await transaction.find(query) for query in queries]
+    assert [len(found) for found in expected[:5]] == [8, 3, 3, 2, 6]
+    async with scene.bus.transaction() as transaction:
+        await transaction.find_ahead(queries)
+        assert [await transaction.find(query) for query in queries] == expected
+        # What is put later is found, too.
+        await transaction.put(job(9, state="closed"))
+        assert next(record.id for record in await transaction.find(queries[4])) == "j9"
+
+
 async def test_records_of_two_kinds_may_have_one_id(scene: Scene) -> None:
     kinds = ("job", "tally")
     await put(scene, job(1), Record(kind="tally", id="j1", state="counting"))

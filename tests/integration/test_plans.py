@@ -231,6 +231,12 @@ def finding(query: RecordQuery) -> Act:
     return act
 
 
+async def find_ahead(bus: ExplainedBus) -> None:
+    up = [RecordQuery(kind="thing", state="open"), RecordQuery(kind="thing", after="thing-5")]
+    async with bus.transaction() as transaction:
+        await transaction.find_ahead([*up, *map(down, up), RecordQuery(kind="thing", due_by=utc_now())])
+
+
 async def take_once(bus: ExplainedBus) -> None:
     async with bus.transaction() as transaction:
         assert not await transaction.once("webhook", "77", timedelta(days=1))
@@ -319,6 +325,7 @@ CASES = {
     "find_by_index_2_descending": Case(finding(down(by_index("shop", "shop-7"))), 160, {"record_index_2"}),
     "find_by_index_3_descending": Case(finding(down(by_index("city", "city-7", "part-27"))), 160, {"record_index_3"}),
     "find_due": Case(finding(RecordQuery(kind="thing", due_by=utc_now())), 160, {"record_due"}),
+    "find_many": Case(find_ahead, 700, {"record_state", "record_pkey", "record_due"}),
     "once": Case(take_once, 30, {"once_key_pkey"}),
     "append": Case(append, 200, set(), {"log_seq_seq"}),
     "read_log": Case(read_log, 20, {LOG}),

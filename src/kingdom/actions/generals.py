@@ -1,11 +1,19 @@
-"""List and find Generals."""
+"""List and find Generals, and try changes of their rules on past events."""
 
+from datetime import datetime
 from pathlib import Path
 
+import msgspec
+
+from kingdom.bus.port import Bus
+from kingdom.court.king.simulation import RoutingSimulation, compare_stored_events
 from kingdom.court.package import Package
-from kingdom.court.package_files import LoadedPackages, load_packages
+from kingdom.court.package_files import GENERAL_FILE, LoadedPackages, load_packages, read_general
 from kingdom.errors import Misconfigured, NotFound
 from kingdom.views.generals import ListedGeneral, ListedGenerals
+
+# A simulation for a person who waits for it compares at most this many events.
+_SIMULATED_MAX = 20_000
 
 
 def to_listed_generals(directory: Path, loaded: LoadedPackages) -> ListedGenerals:
@@ -42,3 +50,20 @@ def find_general(directory: Path, name: str, *, accepts_strangers: bool) -> Pack
 def work_names(package: Package) -> list[str]:
     """Return the names of the Works of a General."""
     return [work.name for work in package.template.works]
+
+
+async def simulate_change(
+    bus: Bus, loaded: LoadedPackages, name: str, definition: str, since: datetime
+) -> RoutingSimulation:
+    """Compare the routing of past events with what it would be with another file general.yaml of a General."""
+    changed = read_general(definition, f"{name}/{GENERAL_FILE}")
+    if changed.name != name:
+        raise Misconfigured(f"the name is {changed.name!r}: keep the name {name}, or simulate on the command line")
+    if name not in [package.name for package in loaded.packages]:
+        raise NotFound(f"there is no General {name!r} without errors; `kingdom general list` shows all")
+    packages = [
+        msgspec.structs.replace(package, general=changed) if package.name == name else package
+        for package in loaded.packages
+    ]
+    async with bus.transaction() as transaction:
+        return await compare_stored_events(transaction, packages, since, events_max=_SIMULATED_MAX)

@@ -4,7 +4,7 @@ import base64
 import binascii
 import heapq
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any, TypeVar
@@ -24,6 +24,7 @@ _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 _DAY_LENGTH = len("task-20261115")
 _RECORDS_AT_ONCE = 100
 # The ids of Generals' runs are between these two. All other ids sort before them.
+_COURT, _OTHER = "/court", "/other"
 _COURT_BEGIN, _COURT_END = run_id_of_root("task-"), run_id_of_root("task.")
 
 
@@ -51,17 +52,16 @@ async def list_records(
     descending: bool = False,
 ) -> RecordPage:
     """Return a page of records in the order of their ids. The cursor is the last id."""
-    query = RecordQuery(
-        kind=kind.name,
-        state=state,
-        index=index,
-        value=value,
-        after=after or None,
-        limit=limit + 1,
-        descending=descending,
-    )
-    found = await transaction.find(query)
+    query = records_query(kind, state=state, after=after, limit=limit, descending=descending)
+    found = await transaction.find(replace(query, index=index, value=value))
     return RecordPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
+
+
+def records_query(
+    kind: RecordKind, *, state: str | None = None, after: str | None, limit: int, descending: bool = False
+) -> RecordQuery:
+    """Return the query of `list_records`. One more record than the limit tells whether another page follows."""
+    return RecordQuery(kind=kind.name, state=state, after=after or None, limit=limit + 1, descending=descending)
 
 
 async def newest_runs(
@@ -72,15 +72,13 @@ async def newest_runs(
     Ids of Generals' runs and ids of other runs are each in the order of time, so both are read from their ends and
     merged by creation time. The page can have fewer runs than `limit` although more follow.
     """
-    cursors, begins = _read_cursor(after), {"court": _COURT_END, "other": _COURT_BEGIN}
-    chosen: list[str | None] = [*sorted(states)] or [None]
+    cursors = _read_cursor(after)
+    queries = newest_runs_queries(states, after=after, limit=limit)
+    await transaction.find_ahead(list(queries.values()))
     found: list[list[tuple[str, Record]]] = []
-    for name, state in ((name, state) for state in chosen for name in begins):
-        place = f"{state or ''}/{name}"
-        begin = cursors.get(place, begins[name])
-        query = RecordQuery(kind=WORKFLOWS.name, state=state, after=begin, limit=limit + 1, descending=True)
+    for place, query in queries.items():
         records = await transaction.find(query)
-        found.append([(place, each) for each in records if name == "other" or each.id >= _COURT_BEGIN])
+        found.append([(place, each) for each in records if place.endswith(_OTHER) or each.id >= _COURT_BEGIN])
     # Each list is taken from its beginning, so that the last id of each is a cursor.
     merged = list(islice(heapq.merge(*found, key=lambda each: _created_at(each[1]), reverse=True), limit + 1))
     page = merged[:limit]
@@ -154,6 +152,19 @@ async def _days_backwards(
         begin = page[-1].id
     if day:
         yield day
+
+
+def newest_runs_queries(states: Collection[str], *, after: str | None, limit: int) -> dict[str, RecordQuery]:
+    """Return the queries of `newest_runs`, each under the name of its place in the cursor."""
+    cursors = _read_cursor(after)
+    chosen: list[str | None] = [*sorted(states)] or [None]
+    return {
+        (place := f"{state or ''}{name}"): RecordQuery(
+            kind=WORKFLOWS.name, state=state, after=cursors.get(place, begin), limit=limit + 1, descending=True
+        )
+        for state in chosen
+        for name, begin in ((_COURT, _COURT_END), (_OTHER, _COURT_BEGIN))
+    }
 
 
 def run_general(records: list[Record], general: str) -> list[Workflow]:

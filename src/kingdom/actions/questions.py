@@ -1,23 +1,60 @@
 """Questions that wait for a person, and their answers."""
 
 import hashlib
+from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from typing import TypeVar
 
 import msgspec
 
+from kingdom.actions.listings import list_records
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import OnUnreadable, Record, ignore_unreadable, read_documents
 from kingdom.court import records
 from kingdom.court.documents import Assignment, ExternalEvent
 from kingdom.court.envoy.answers import PersonAnswer, find_pending_answer, submit_answer
 from kingdom.court.explain.timeline_builder import subject_of
-from kingdom.court.questions import HumanQuestion
+from kingdom.court.petitions.decision import PETITIONS, Petition
+from kingdom.court.questions import QUESTIONS, WITHOUT_RUN, HumanQuestion, QuestionStatus
 from kingdom.errors import Permanent
 from kingdom.views.questions import AnswerResult, OpenQuestion
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxItem:
+    """An open question as people see it, and the question as it is stored. `run` is the id of its run.
+
+    `kind` is what the petition of an approval would do, or "".
+    """
+
+    question: OpenQuestion
+    ask: HumanQuestion
+    run: str
+    kind: str = ""
+
+
+async def read_inbox(transaction: Transaction, *, after: str | None, limit: int) -> tuple[list[InboxItem], str | None]:
+    """Return a page of open questions, the oldest first within the page, and the cursor of the next page."""
+    page = await list_records(transaction, QUESTIONS, state=QuestionStatus.OPEN, after=after, limit=limit)
+    asks = sorted(page.read(HumanQuestion), key=lambda ask: ask.asked_at)
+    needed = [(records.ASSIGNMENTS.name, ask.assignment_id) for ask in asks]
+    needed += [(records.EVENTS.name, ask.given) for ask in asks if ask.given]
+    needed += [(PETITIONS.name, ask.petition) for ask in asks if ask.petition]
+    if needed:
+        await transaction.read_ahead(needed)
+    return [await _to_inbox_item(transaction, ask) for ask in asks], page.next
+
+
+async def _to_inbox_item(transaction: Transaction, ask: HumanQuestion) -> InboxItem:
+    record = await transaction.get(PETITIONS.name, ask.petition) if ask.petition else None
+    petition = next(read_documents([record] if record else [], Petition), None)
+    question = await to_open_question(transaction, ask)
+    if petition:
+        return InboxItem(question=question, ask=ask, run=petition.workflow_id, kind=petition.kind)
+    return InboxItem(question=question, ask=ask, run="" if ask.workflow_id == WITHOUT_RUN else ask.workflow_id)
 
 
 async def to_open_question(

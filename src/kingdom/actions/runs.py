@@ -1,6 +1,9 @@
 """Inspect and resume runs."""
 
+from collections.abc import Callable, Mapping
+
 from kingdom.errors import Misconfigured
+from kingdom.text import sentence, with_reason
 from kingdom.views.workflows import WorkflowDetails
 from kingdom.workflow.model.resources.host import Host
 from kingdom.workflow.model.run.workflow import Workflow
@@ -43,3 +46,55 @@ def choose_resumption(
             f"workflow {workflow.id} asks: {asks.text} Answer with --reply, or choose --continue, --from or --from-base"
         )
     return how
+
+
+def describe_activity(workflow: Workflow) -> str:
+    """Return in a few words what a run does or waits for, or ""."""
+    if workflow.stop_request:
+        return f"about to {workflow.stop_request.outcome.lower()}: {workflow.stop_request.reason}"
+    if workflow.question:
+        return f"asks: {workflow.question.text}"
+    if workflow.reason:
+        return workflow.reason
+    work = workflow.current_work
+    if work is None or workflow.status is not WorkflowStatus.RUNNING:
+        return ""
+    task = work.current_task
+    return f"{work.definition.name}: {task.definition.query}" if task else work.definition.name
+
+
+def explain_state(workflow: Workflow) -> str:
+    """Return in one sentence why a run is where it is: what it does, waits for, or ended with."""
+    if workflow.stop_request:
+        request = workflow.stop_request
+        return f"It is about to {request.outcome.lower()} ({request.reason}), as soon as its host confirms."
+    if workflow.question:
+        return f"It asks: {sentence(workflow.question.text)}"
+    if workflow.parked_until:
+        return with_reason(f"It goes on by itself at {workflow.parked_until:%H:%M} UTC", sentence(workflow.reason))
+    if workflow.gate_work_id and (gate := workflow.find_work(workflow.gate_work_id)):
+        return f"A person must approve the work {gate.definition.name} before it begins: resume the run to approve it."
+    return _PLAIN_STATES.get(workflow.status, _describe_progress)(workflow)
+
+
+def _describe_progress(workflow: Workflow) -> str:
+    if workflow.placement is None and workflow.ended_at is None:
+        return "It waits for a host with a free slot: `kingdom host list` shows all."
+    activity = describe_activity(workflow)
+    return sentence(f"It works on {activity}") if activity else "It begins with its next work."
+
+
+def _summary(workflow: Workflow) -> str:
+    """Return the summary in the last result of an agent, or ""."""
+    results = [work.result for work in workflow.works if work.result]
+    return str(results[-1].get("summary") or "") if results else ""
+
+
+_PLAIN_STATES: Mapping[WorkflowStatus, Callable[[Workflow], str]] = {
+    WorkflowStatus.CREATED: lambda _: "It has not been started: `kingdom workflow start` starts it.",
+    WorkflowStatus.READY: lambda _: "Its checkouts are ready: start or cancel it.",
+    WorkflowStatus.PAUSED: lambda run: sentence(with_reason("It is paused until a person resumes it", run.reason)),
+    WorkflowStatus.FAILED: lambda run: sentence(with_reason("It failed", run.reason)),
+    WorkflowStatus.CANCELLED: lambda run: sentence(with_reason("It was cancelled", run.reason)),
+    WorkflowStatus.COMPLETED: lambda run: sentence(with_reason("It is done", run.reason or _summary(run))),
+}

@@ -132,6 +132,8 @@ class Transaction(ABC):
         self.dedup_keys_taken = 0
         # Records that `read_ahead` has read; None for a record that does not exist.
         self._read_ahead: dict[tuple[str, str], Record | None] = {}
+        # The results of the queries that `find_ahead` has run.
+        self._found_ahead: dict[RecordQuery, list[Record]] = {}
         self._topology = topology
         self._kinds = kinds
 
@@ -220,13 +222,20 @@ class Transaction(ABC):
         puts = [put.record for (kind, _), put in self.changes.puts.items() if kind == query.kind]
         changed = {record.id for record in puts}
         wider = replace(query, limit=query.limit + len(changed)) if changed else query
-        found = [record for record in await self._search(wider) if record.id not in changed]
+        stored = self._found_ahead.get(wider)
+        found = (
+            [record for record in await self._search(wider) if record.id not in changed] if stored is None else stored
+        )
         found += [record for record in puts if query.matches(record)]
         if puts:
             found.sort(
                 key=lambda r: (r.due_at, r.id) if query.due_by and r.due_at else (r.id,), reverse=query.descending
             )
         return found[: query.limit]
+
+    async def find_ahead(self, queries: Sequence[RecordQuery]) -> None:
+        """Run several queries in one step, if the store can. A later `find` with one of these does not search again."""
+        self._found_ahead |= await self._search_many([query for query in queries if query not in self._found_ahead])
 
     async def once(self, scope: str, key: str, keep: timedelta) -> bool:
         """Take a dedup key. Return True only for the first caller within `keep`."""
@@ -273,6 +282,11 @@ class Transaction(ABC):
     @abstractmethod
     async def _search(self, query: RecordQuery) -> list[Record]:
         """Return the stored records that match a query, in the order of the query and up to its limit."""
+
+    async def _search_many(self, queries: Sequence[RecordQuery]) -> Mapping[RecordQuery, list[Record]]:
+        """Return the results of those queries that the store runs together; by default none."""
+        del queries
+        return {}
 
     @abstractmethod
     async def _take_key(self, scope: str, key: str, keep: timedelta) -> bool:

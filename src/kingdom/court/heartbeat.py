@@ -27,7 +27,7 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record, RecordKind, RecordQuery, read_documents
 from kingdom.clock import utc_now
 from kingdom.court.records import CURRENT, ENDED
-from kingdom.workflow.records import each_record, run_transaction
+from kingdom.workflow.records import PAGE_SIZE, each_record, run_transaction
 
 # In start order: the roles that watch and inform come first, the role that lets events in comes last.
 ROLES = ("chamberlain", "envoy", "soldiers", "general", "king", "sentinel")
@@ -46,6 +46,8 @@ HEARTBEATS = RecordKind(
     final=frozenset({ENDED}),
     retention=timedelta(days=1),
 )
+# The first page of the heartbeats, as `each_record` reads it.
+CURRENT_HEARTBEATS = RecordQuery(kind=HEARTBEATS.name, state=CURRENT, limit=PAGE_SIZE)
 # Return the members of a role by name, and whether the role serves them now. The heartbeat thread calls this.
 Members = Callable[[], Mapping[str, bool]]
 _log = structlog.get_logger("kingdom.court")
@@ -244,7 +246,7 @@ class HeartbeatThread:
 
 async def list_heartbeats(transaction: Transaction) -> list[Heartbeat]:
     """Return the last heartbeat of each process that has a readable record."""
-    records = [record async for record in each_record(transaction, RecordQuery(kind=HEARTBEATS.name, state=CURRENT))]
+    records = [record async for record in each_record(transaction, CURRENT_HEARTBEATS)]
     return list(read_documents(records, Heartbeat))
 
 
@@ -258,7 +260,7 @@ async def last_heartbeats(transaction: Transaction, directory: Path | None) -> d
 
 async def forget_old_heartbeats(transaction: Transaction, now: datetime) -> None:
     """End the records of processes that died long ago if their role has newer heartbeats."""
-    records = [record async for record in each_record(transaction, RecordQuery(kind=HEARTBEATS.name, state=CURRENT))]
+    records = [record async for record in each_record(transaction, CURRENT_HEARTBEATS)]
     heartbeats = [(heartbeat, record) for record in records for heartbeat in read_documents([record], Heartbeat)]
     latest = {heartbeat.role: heartbeat.at for heartbeat, _ in sorted(heartbeats, key=lambda each: each[0].at)}
     for heartbeat, record in heartbeats:

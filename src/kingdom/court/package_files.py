@@ -4,6 +4,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -65,7 +66,7 @@ def load_package(folder: Path, *, accepts_strangers: bool = False) -> Package:
     """Read one package, or raise Misconfigured."""
     source = folder / GENERAL_FILE
     text = _read(folder, GENERAL_FILE)
-    general = read_yaml(text, str(source), General, _BLOCK_TYPES)
+    general = read_general(text, str(source))
     if general.name != folder.absolute().name:
         raise Misconfigured(f"{source}: name is {general.name!r}: give its folder the same name, or change the name")
     if accepts_strangers:
@@ -83,6 +84,22 @@ def load_package(folder: Path, *, accepts_strangers: bool = False) -> Package:
     for name in (MEMORY, *general.memory):
         _refuse_outside(folder, name, source)
     return Package(general=general, template=template, directory=str(folder.absolute()))
+
+
+def read_general(text: str, source: str) -> General:
+    """Read the text of a file general.yaml, or raise Misconfigured. `source` is its name in errors."""
+    return read_yaml(text, source, General, _BLOCK_TYPES)
+
+
+def read_files(package: Package) -> dict[str, str]:
+    """Return the text of each file that defines a General, by its name. A file that cannot be read is left out."""
+    folder = Path(package.directory)
+    prompts = sorted(str(path.relative_to(folder)) for path in (folder / "prompts").rglob("*") if path.is_file())
+    found = {}
+    for name in (GENERAL_FILE, WORKFLOW_FILE, *prompts):
+        with suppress(Misconfigured):
+            found[name] = _read(folder, name)
+    return found
 
 
 def install_package(source: Path, directory: Path, *, replace: bool) -> Package:

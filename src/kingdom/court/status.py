@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from kingdom.bus.operations import Operations
+from kingdom.bus.operations import Operations, StreamStats
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record, RecordQuery, read_document, read_documents
 from kingdom.court.chamberlain.budget import TokenStatus, status_of
@@ -20,7 +20,7 @@ from kingdom.court.chamberlain.health import CPU, DISK, MEMORY, HealthLevel, thr
 from kingdom.court.chamberlain.records import HEALTH
 from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.documents import AssignmentStatus, Priority
-from kingdom.court.heartbeat import last_heartbeats
+from kingdom.court.heartbeat import CURRENT_HEARTBEATS, last_heartbeats
 from kingdom.court.king.admission import current_rule, current_slot_limit, missing_general_line
 from kingdom.court.king.admission_rules import AdmissionLevel, AdmissionRule, SlotLimit, health_rule, slot_limit
 from kingdom.court.king.assignments import load_current_quota, with_current_limit
@@ -47,6 +47,10 @@ from kingdom.workflow.records import HOSTS, WORKFLOWS
 
 COUNT_MAX = 1000
 UNKNOWN = "unknown"
+OPEN_QUESTIONS = RecordQuery(kind=QUESTIONS.name, state=QuestionStatus.OPEN, limit=COUNT_MAX)
+_QUOTAS = RecordQuery(kind=QUOTAS.name, limit=COUNT_MAX)
+_HOSTS = RecordQuery(kind=HOSTS.name, limit=COUNT_MAX)
+_WAITING = RecordQuery(kind=WAITING_ENTRIES.name, state=WAITING, limit=COUNT_MAX)
 _OPEN = (AssignmentStatus.PENDING, AssignmentStatus.IN_PROGRESS, AssignmentStatus.NEEDS_HUMAN)
 # What an admission level means for new work.
 _HELD_BACK = {
@@ -164,26 +168,42 @@ class StatusSources:
 
 async def read_status(bus: Bus, operations: Operations, sources: StatusSources) -> CourtStatus:
     """Return the current status."""
-    now, king = sources.king.clock(), sources.king
     streams = await operations.stats()
     async with bus.transaction() as transaction:
-        _, money = await load_current_quota(transaction, MONEY, now, king)
-        status = CourtStatus(
-            at=now,
-            health=await _health(transaction, now, king),
-            roles=_roles(await last_heartbeats(transaction, sources.store), now, sources),
-            money=summarize_money(money, sources.settings),
-            slots=await _slots(transaction, now, king),
-            undecided=sum(row.pending for row in streams if row.stream == EVENT_STREAM.name),
-            waiting=await _waiting(transaction, now, king),
-            assignments={str(each): await _count(transaction, ASSIGNMENTS.name, each) for each in _OPEN},
-            open_asks=await _count(transaction, QUESTIONS.name, QuestionStatus.OPEN),
-            dead_letters={row.stream: row.dead for row in streams if row.dead},
-            paused={row.stream: row.paused for row in streams if row.paused},
-            hosts=tuple(map(_host, await transaction.find(RecordQuery(kind=HOSTS.name, limit=COUNT_MAX)))),
-            parked=await _parked(transaction, now),
-        )
+        now = sources.king.clock()
+        await transaction.find_ahead(status_queries(now))
+        return await build_status(transaction, streams, sources, now)
+
+
+async def build_status(
+    transaction: Transaction, streams: Sequence[StreamStats], sources: StatusSources, now: datetime
+) -> CourtStatus:
+    """Return the status, in a transaction that may have run the `status_queries` ahead."""
+    king = sources.king
+    await transaction.read_ahead([(HEALTH.name, CURRENT), (QUOTAS.name, MONEY), (QUOTAS.name, SOLDIERS)])
+    _, money = await load_current_quota(transaction, MONEY, now, king)
+    status = CourtStatus(
+        at=now,
+        health=await _health(transaction, now, king),
+        roles=_roles(await last_heartbeats(transaction, sources.store), now, sources),
+        money=summarize_money(money, sources.settings),
+        slots=await _slots(transaction, now, king),
+        undecided=sum(row.pending for row in streams if row.stream == EVENT_STREAM.name),
+        waiting=await _waiting(transaction, now, king),
+        assignments={str(each): len(await transaction.find(_assignments(each))) for each in _OPEN},
+        open_asks=len(await transaction.find(OPEN_QUESTIONS)),
+        dead_letters={row.stream: row.dead for row in streams if row.dead},
+        paused={row.stream: row.paused for row in streams if row.paused},
+        hosts=tuple(map(_host, await transaction.find(_HOSTS))),
+        parked=await _parked(transaction, now),
+    )
     return msgspec.structs.replace(status, troubles=tuple(_find_troubles(status, sources)))
+
+
+def status_queries(now: datetime) -> list[RecordQuery]:
+    """Return the queries whose results a status needs."""
+    fixed = (_QUOTAS, _WAITING, _HOSTS, OPEN_QUESTIONS, CURRENT_HEARTBEATS)
+    return [*fixed, _parked_runs(now), *map(_assignments, _OPEN)]
 
 
 async def _health(transaction: Transaction, now: datetime, king: KingContext) -> HealthSummary:
@@ -251,10 +271,8 @@ def summarize_money(money: Quota, settings: ChamberlainSettings) -> MoneySummary
 async def _slots(transaction: Transaction, now: datetime, king: KingContext) -> tuple[SlotUse, ...]:
     """Return the use of slots in total, and in each scope where some are in use."""
     _, soldiers = await load_current_quota(transaction, SOLDIERS, now, king)
-    found = await transaction.find(RecordQuery(kind=QUOTAS.name, limit=COUNT_MAX))
-    others = [
-        with_current_limit(read_quota(record.doc), now, king) for record in found if record.id not in (SOLDIERS, MONEY)
-    ]
+    found = await transaction.find(_QUOTAS)
+    others = [with_current_limit(read_quota(each.doc), now, king) for each in found if each.id not in (SOLDIERS, MONEY)]
     limit = await current_slot_limit(transaction, king)
     in_total = SlotUse(scope=soldiers.scope, held=int(soldiers.held), limit=limit.slots)
     shown = (quota for quota in others if quota.holders)
@@ -262,7 +280,7 @@ async def _slots(transaction: Transaction, now: datetime, king: KingContext) -> 
 
 
 async def _waiting(transaction: Transaction, now: datetime, king: KingContext) -> WaitingSummary:
-    records = await transaction.find(RecordQuery(kind=WAITING_ENTRIES.name, state=WAITING, limit=COUNT_MAX))
+    records = await transaction.find(_WAITING)
     if not records:
         return WaitingSummary()
     rule = await current_rule(transaction, now, king)
@@ -301,20 +319,20 @@ def _is_absent(record: Record, entry: WaitingEntry) -> bool:
     return line_of(record) == missing_general_line(entry.general)
 
 
-async def _count(transaction: Transaction, kind: str, state: str) -> int:
-    return len(await transaction.find(RecordQuery(kind=kind, state=state, limit=COUNT_MAX)))
+def _assignments(status: AssignmentStatus) -> RecordQuery:
+    return RecordQuery(kind=ASSIGNMENTS.name, state=status, limit=COUNT_MAX)
+
+
+def _parked_runs(now: datetime) -> RecordQuery:
+    state, until = WorkflowStatus.AWAITING, now + timedelta(days=365)
+    return RecordQuery(kind=WORKFLOWS.name, state=state, due_by=until, limit=COUNT_MAX)
 
 
 async def _parked(transaction: Transaction, now: datetime) -> tuple[ParkedRun, ...]:
     """Return the parked runs. The run that continues first is at the front."""
-    query = RecordQuery(
-        kind=WORKFLOWS.name, state=WorkflowStatus.AWAITING, due_by=now + timedelta(days=365), limit=COUNT_MAX
-    )
-    found = read_documents(await transaction.find(query), Workflow)
+    found = read_documents(await transaction.find(_parked_runs(now)), Workflow)
     parked = [
-        ParkedRun(workflow=workflow.id, until=workflow.parked_until, reason=workflow.reason)
-        for workflow in found
-        if workflow.parked_until
+        ParkedRun(workflow=each.id, until=each.parked_until, reason=each.reason) for each in found if each.parked_until
     ]
     return tuple(sorted(parked, key=lambda each: each.until))
 
@@ -358,7 +376,7 @@ def _find_silent_roles(status: CourtStatus) -> Iterator[Trouble]:
         what = "no role of the court runs, only an engine or a host" if _is_a_host_up(status) else "nothing runs"
         yield Trouble(what=what, command="kingdom up")
     elif len(missing) > 1:
-        yield Trouble(what=f"{_listed(missing)} do not run", command="kingdom up")
+        yield Trouble(what=f"{', '.join(missing[:-1])} and {missing[-1]} do not run", command="kingdom up")
     elif missing:
         yield Trouble(what=f"{missing[0]} does not run", command=f"kingdom role {missing[0]}")
     for each in unwell:
@@ -369,10 +387,6 @@ def _find_silent_roles(status: CourtStatus) -> Iterator[Trouble]:
 
 def _is_a_host_up(status: CourtStatus) -> bool:
     return any(host.status is HostStatus.UP for host in status.hosts)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def count_noun(count: int, noun: str) -> str:

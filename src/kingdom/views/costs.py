@@ -21,6 +21,19 @@ class NamedCost(msgspec.Struct, frozen=True, kw_only=True):
     usd: float
 
 
+class GeneralCost(NamedCost, frozen=True, kw_only=True):
+    """What a General has cost, in dollars, and how many of its assignments were completed and failed."""
+
+    completed: int
+    failed: int
+
+    @property
+    def success(self) -> float | None:
+        """Return the share of its assignments that were completed, or None if none has ended."""
+        ended = self.completed + self.failed
+        return self.completed / ended if ended else None
+
+
 class MonthCosts(msgspec.Struct, frozen=True, kw_only=True):
     """What this month has cost until now, and is expected to cost in total.
 
@@ -42,6 +55,6 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     since: date
     usd: float
     days: list[DayCost]
-    generals: list[NamedCost]
+    generals: list[GeneralCost]
     repositories: list[NamedCost]
     models: list[NamedCost]

@@ -15,7 +15,7 @@ from kingdom.web.access import ACCESS, AccessCheck
 from kingdom.web.failures import error_response, failure_response, http_error_response
 from kingdom.web.metrics import WebMetrics
 from kingdom.web.openapi import document
-from kingdom.web.pages import sign_in
+from kingdom.web.pages.table import OPEN_PAGES, PAGES
 from kingdom.web.route import ApiCall, ApiRoute, Audience, WebContext
 from kingdom.web.routes import API, API_ROUTES
 from kingdom.web.stream import STREAM, LogStream
@@ -34,9 +34,10 @@ async def show_openapi(_call: ApiCall) -> web.Response:
     return web.Response(body=document(), content_type="application/json")
 
 
-OPEN_FILES = {f"{API}/openapi.json": show_openapi, **sign_in.FILES}
+OPEN_FILES = {f"{API}/openapi.json": show_openapi, **OPEN_PAGES}
 ROUTES: tuple[ApiRoute, ...] = (
     *API_ROUTES,
+    *PAGES,
     *(
         ApiRoute(method="GET", path=path, right=Audience.EVERYONE, run=run, result=None)
         for path, run in OPEN_FILES.items()
@@ -99,14 +100,14 @@ async def _answer(request: web.Request, handler: _Handler, access: AccessCheck) 
         access.check_address(request)
         return await handler(request)
     except KingdomError as error:
-        return error_response(error)
+        return error_response(error, request)
     except web.HTTPException as error:
-        return http_error_response(error)
+        return http_error_response(error, request)
     except (ConnectionError, web.RequestPayloadError) as error:
-        return error_response(MalformedRequest(f"the request broke off: {error}"))
+        return error_response(MalformedRequest(f"the request broke off: {error}"), request)
     except Exception:  # noqa: BLE001 - a defect must not reveal details or stop the server
         _log.exception("request failed", path=request.path)
-        return failure_response()
+        return failure_response(request)
 
 
 def _refuse_unstorable_head(request: web.Request) -> None:

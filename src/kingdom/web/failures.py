@@ -1,4 +1,4 @@
-"""Every error as one JSON shape, worded as the command line words it."""
+"""Every error as one JSON shape, worded as the command line words it, or as a page for browsers."""
 
 from collections.abc import Mapping
 
@@ -22,6 +22,7 @@ from kingdom.errors import (
     Transient,
     Unreadable,
 )
+from kingdom.web.pages.frame import html_response
 
 _LATER = "send the same request again after a moment"
 _CHANGE = "read it again, and decide again"
@@ -44,6 +45,13 @@ _ANSWERS: Mapping[type[KingdomError], tuple[int, str]] = {
     Unreadable: (500, "use the version of Kingdom that wrote the document"),
     KingdomError: (500, "look at the log of the server"),
 }
+_TITLES = {
+    400: "This address is wrong",
+    401: "Sign in first",
+    403: "This is not allowed",
+    404: "There is no such page",
+    503: "The store does not answer",
+}
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 408: "too_slow"}
 
 
@@ -55,29 +63,41 @@ class ApiError(msgspec.Struct, frozen=True, kw_only=True):
     next: str
 
 
-def error_response(error: KingdomError) -> web.Response:
-    """Return the response to a request that failed with a known error."""
+def error_response(error: KingdomError, request: web.Request | None = None) -> web.Response:
+    """Return the response to a request that failed with a known error: a page for browsers, else JSON."""
     status, advice = next(found for kind, found in _ANSWERS.items() if isinstance(error, kind))
     headers = {"Retry-After": "1"} if isinstance(error, Transient) else {}
     if isinstance(error, NotSignedIn):
         headers["WWW-Authenticate"] = "Bearer"
-    return _response(status, ApiError(code=error.code, message=str(error), next=advice), headers)
+    return _response(status, ApiError(code=error.code, message=str(error), next=advice), headers, request)
 
 
-def http_error_response(error: web.HTTPException) -> web.Response:
+def http_error_response(error: web.HTTPException, request: web.Request) -> web.Response:
     """Return the response for an error of the HTTP server itself, such as an unknown path."""
     headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
     code = _HTTP_CODES.get(error.status, "malformed_request")
-    return _response(error.status, ApiError(code=code, message=error.reason, next=_CORRECT), headers)
+    return _response(error.status, ApiError(code=code, message=error.reason, next=_CORRECT), headers, request)
 
 
-def failure_response() -> web.Response:
+def failure_response(request: web.Request) -> web.Response:
     """Return the response after a defect, without its details."""
     message = "the server failed; its log has the details"
-    return _response(500, ApiError(code="error", message=message, next="report the defect with the lines of the log"))
+    error = ApiError(code="error", message=message, next="report the defect with the lines of the log")
+    return _response(500, error, {}, request)
 
 
-def _response(status: int, error: ApiError, headers: Mapping[str, str] | None = None) -> web.Response:
+def _response(
+    status: int, error: ApiError, headers: Mapping[str, str], request: web.Request | None = None
+) -> web.Response:
+    if request is not None and _wants_page(request):
+        title = _TITLES.get(status, "This did not work")
+        response = html_response("error.html", http_status=status, title=title, error=error)
+        response.headers.extend(headers)
+        return response
     return web.Response(
         status=status, body=msgspec.json.encode(error), content_type="application/json", headers=headers
     )
+
+
+def _wants_page(request: web.Request) -> bool:
+    return not request.path.startswith("/api/") and "text/html" in request.headers.get("Accept", "")

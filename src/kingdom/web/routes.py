@@ -6,6 +6,7 @@ from kingdom.access.credentials import Credential
 from kingdom.access.rights import Right
 from kingdom.court.documents import Assignment, ExternalEvent
 from kingdom.court.explain.timeline import Timeline
+from kingdom.court.king.simulation import RoutingSimulation
 from kingdom.court.king.why import EventExplanation
 from kingdom.court.package import Package
 from kingdom.court.status import CourtStatus, HealthSummary
@@ -14,6 +15,7 @@ from kingdom.views.bus import ExplainedSituation, LoggedEntryView, PauseResult, 
 from kingdom.views.costs import Costs
 from kingdom.views.dead_letters import DeadLetterDetails, DeadLetterKey, DiscardResult, ListedDeadLetter, RedriveResult
 from kingdom.views.generals import ListedGenerals
+from kingdom.views.health import MachineHealth
 from kingdom.views.petitions import ListedPetition, PetitionDetails
 from kingdom.views.questions import AnswerResult, OpenQuestion
 from kingdom.views.workflows import CheckpointDetails, WorkflowDetails
@@ -44,6 +46,7 @@ def _issue(method: Any, path: str, right: Right | Audience, run: Any, result: An
 LOOKING: tuple[ApiRoute, ...] = (
     _get(f"{API}/status", _LOOK, court.show_status, CourtStatus),
     _get(f"{API}/health", _LOOK, court.show_health, HealthSummary),
+    _get(f"{API}/health/machines", _LOOK, court.list_machines, Page[MachineHealth], PageQuery),
     _get(f"{API}/costs", _LOOK, court.show_costs, Costs, court.CostsQuery),
     _get(f"{API}/runs", _LOOK, runs.list_runs, Page[Workflow], runs.RunsQuery),
     _get(f"{API}/runs/{{id}}", _LOOK, runs.show_run, WorkflowDetails),
@@ -90,6 +93,14 @@ LOOKING: tuple[ApiRoute, ...] = (
     _get(f"{API}/bus/dead-letters/{{id}}", _LOOK, bus.show_dead_letter, page_of(DeadLetterDetails), bus.StreamQuery),
     _get(f"{API}/generals", _LOOK, court.list_generals, ListedGenerals),
     _get(f"{API}/generals/{{name}}", _LOOK, court.show_general, Package),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/generals/{{name}}/simulate",
+        right=_ACT,
+        run=court.post_general_simulate,
+        result=RoutingSimulation,
+        body=court.SimulateGeneral,
+    ),
     _get(f"{API}/hosts", _LOOK, court.list_hosts, Page[Host], PageQuery),
 )
 ACTING: tuple[ApiRoute, ...] = (

@@ -34,7 +34,7 @@ DELETING = "DELETING"
 ACTIVE = "ACTIVE"
 # The actor in log entries about actions that the engine takes by itself.
 ENGINE = "engine"
-_PAGE_SIZE = 100
+PAGE_SIZE = 100
 _RERUNS_MAX = 50
 _RERUN_PAUSE_SECONDS = 0.05
 _KEPT = timedelta(days=90)
@@ -239,10 +239,10 @@ async def each_record(transaction: Transaction, query: RecordQuery) -> AsyncIter
     """Yield every record of a query in its order of ids, page by page."""
     after = query.after
     while True:
-        page = await transaction.find(replace(query, after=after, limit=_PAGE_SIZE))
+        page = await transaction.find(replace(query, after=after, limit=PAGE_SIZE))
         for record in page:
             yield record
-        if len(page) < _PAGE_SIZE:
+        if len(page) < PAGE_SIZE:
             return
         after = page[-1].id
 

@@ -14,9 +14,10 @@ def question(task: str, **more: Any) -> HumanQuestion:
     return HumanQuestion(id=task, assignment_id=task, workflow_id=f"wf-{task}", due_at=now + timedelta(days=1), **given)
 
 
-def approval(petition: str, text: str, asked_at: datetime | None = None) -> HumanQuestion:
+def approval(petition: str, text: str, asked_at: datetime | None = None, general: str = "gen-hello") -> HumanQuestion:
     """Return the question whether a petition is approved."""
     more: dict[str, Any] = {"petition": petition, "text": text, "choices": (APPROVE, REJECT), "exact": True}
+    more["general"] = general
     made = question(petition, **more, **({"asked_at": asked_at} if asked_at else {}))
     return HumanQuestion(
         **{**{name: getattr(made, name) for name in made.__struct_fields__}, "workflow_id": WITHOUT_RUN}

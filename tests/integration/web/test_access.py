@@ -44,6 +44,9 @@ def test_every_route_has_a_right_and_only_signing_in_and_descriptions_are_open_t
         "/api/v1/openapi.json",
         "/sign-in",
         "/assets/sign-in.js",
+        "/assets/kingdom.js",
+        "/assets/kingdom.css",
+        "/assets/crown.svg",
     }
     assert {(route.method, route.path) for route in ROUTES if route.right is Audience.SIGNED_IN} == {
         ("DELETE", "/api/v1/session"),

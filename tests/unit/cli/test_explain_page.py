@@ -5,11 +5,11 @@ from datetime import timedelta
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
-from kingdom.cli.explain.page import page
-from kingdom.cli.explain.svg import Scale, picture
-from kingdom.cli.explain.view import result_of
 from kingdom.court.explain.timeline import Timeline
 from kingdom.court.explain.timeline_builder import build_timeline
+from kingdom.court.explain.wording import result_of
+from kingdom.web.pages.story import page
+from kingdom.web.pages.timeline_picture import Scale, picture
 from tests.unit.court.explain.pieces import BEGIN, RUN, WORK, after, answered, assignment, begun, event, material
 
 HOSTILE = "</title></script><script>alert(1)</script>\" onload='x' \x1b[2J\u202e <img src=//evil.example/x>"

@@ -11,9 +11,8 @@ from kingdom.bus.operations import Pin
 from kingdom.bus.stream import OpenTopology, Stream
 from kingdom.cli.framework.application import load_application
 from kingdom.cli.framework.inputs import attributes, duration, envelopes, payload
-from kingdom.cli.framework.output import format_duration
 from kingdom.errors import MalformedEvent, Misconfigured
-from kingdom.text import printable
+from kingdom.text import format_duration, printable
 from kingdom.views.camel import to_json_object
 
 

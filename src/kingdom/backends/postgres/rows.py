@@ -149,14 +149,6 @@ def read_record(row: dict[str, Any], kinds: Mapping[str, RecordKind]) -> Record:
     return Record(**row, indexed=kind.name_values(values) if kind else {})
 
 
-def search_name(query: RecordQuery, index_number: int) -> str:
-    """Return the name of the statement that finds the records of a query."""
-    if query.due_by is not None:
-        return "find_due"
-    by = "state" if query.state is not None else f"index_{index_number}" if index_number else "kind"
-    return f"find_by_{by}_descending" if query.descending else f"find_by_{by}"
-
-
 def record_parameters(put: Put, kind: RecordKind) -> dict[str, Any]:
     """Return the parameters that write a record, with its document as an object."""
     record = put.record
@@ -253,3 +245,46 @@ def _with_runs(deliveries: list[Delivery]) -> list[Delivery]:
         return deliveries
     tuples = {key: tuple(positions) for key, positions in positions_of.items()}
     return [msgspec.structs.replace(d, run=tuples[d.ordering_key]) if d.ordering_key else d for d in deliveries]
+
+
+def search_name(query: RecordQuery, kinds: Mapping[str, RecordKind]) -> str:
+    """Return the name of the statement for a query."""
+    if query.due_by is not None:
+        return "find_due"
+    number = _index_number(query, kinds)
+    by = "state" if query.state is not None else f"index_{number}" if number else "kind"
+    return f"find_by_{by}_descending" if query.descending else f"find_by_{by}"
+
+
+def search_parameters(query: RecordQuery, kinds: Mapping[str, RecordKind]) -> dict[str, Any]:
+    """Return the parameters of the statement for a query."""
+    return {
+        "kind": query.kind,
+        "state": query.state,
+        "number": _index_number(query, kinds),
+        "value": query.value,
+        "due_by": query.due_by,
+        "after": _start(query),
+        "limit": query.limit,
+    }
+
+
+def many_parameters(queries: Sequence[RecordQuery]) -> dict[str, Any]:
+    """Return the parameters of the statement for several queries without an index."""
+    return {
+        "kinds": [query.kind for query in queries],
+        "states": [query.state for query in queries],
+        "dues": [query.due_by for query in queries],
+        "afters": [_start(query) for query in queries],
+        "limits": [query.limit for query in queries],
+        "descending": [query.descending for query in queries],
+    }
+
+
+def _index_number(query: RecordQuery, kinds: Mapping[str, RecordKind]) -> int:
+    return kinds[query.kind].index_number(query.index) if query.index is not None else 0
+
+
+def _start(query: RecordQuery) -> str:
+    # Every id is between the two defaults.
+    return query.after if query.after is not None else "\U0010ffff" if query.descending else ""

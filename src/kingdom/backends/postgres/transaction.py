@@ -16,9 +16,11 @@ from kingdom.backends.postgres.rows import (
     event_table_line,
     is_ordered,
     is_plain,
+    many_parameters,
     read_record,
     rows_of_copies,
     search_name,
+    search_parameters,
     staging_table_row,
     to_json,
 )
@@ -341,19 +343,17 @@ class PostgresTransaction(Transaction):
         return [read_record(_without_event(row), self._kinds) for row in rows if row["kind"] is not None]
 
     async def _search(self, query: RecordQuery) -> list[Record]:
-        number = self._kinds[query.kind].index_number(query.index) if query.index is not None else 0
-        parameters = {
-            "kind": query.kind,
-            "state": query.state,
-            "number": number,
-            "value": query.value,
-            "due_by": query.due_by,
-            # Every id is between the two defaults.
-            "after": query.after if query.after is not None else "\U0010ffff" if query.descending else "",
-            "limit": query.limit,
-        }
-        rows = await self._fetch(search_name(query, number), parameters)
+        rows = await self._fetch(search_name(query, self._kinds), search_parameters(query, self._kinds))
         return [read_record(row, self._kinds) for row in rows]
+
+    async def _search_many(self, queries: Sequence[RecordQuery]) -> dict[RecordQuery, list[Record]]:
+        together = list(dict.fromkeys(query for query in queries if query.index is None))
+        found: dict[RecordQuery, list[Record]] = {query: [] for query in together}
+        for row in await self._fetch("find_many", many_parameters(together)) if together else ():
+            query = together[row.pop("number") - 1]
+            # Each branch of the statement returns its rows in order.
+            found[query].append(read_record(row, self._kinds))
+        return found
 
     async def _take_key(self, scope: str, key: str, keep: timedelta) -> bool:
         if self._unchecked:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from rich.table import Table
 
-from kingdom.cli.framework.output import format_duration, table
+from kingdom.cli.framework.output import table
 from kingdom.soldiers.files.agent_files import list_files_below
+from kingdom.text import format_duration
 
 _UNIT_FACTOR = 1024
 

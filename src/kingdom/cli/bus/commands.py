@@ -18,9 +18,10 @@ from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.command import CommandCall, application_for_any_stream, command
 from kingdom.cli.framework.inputs import DAYS_MAX, duration
 from kingdom.cli.framework.json_result import array, one
-from kingdom.cli.framework.output import format_duration, table
+from kingdom.cli.framework.output import table
 from kingdom.cli.framework.watching import Watch, print_state, watch
 from kingdom.errors import NotFound
+from kingdom.text import format_duration
 from kingdom.views.bus import (
     CancelResult,
     ExplainedSituation,

@@ -28,13 +28,14 @@ async def cost(
 ) -> None:
     """Show what the work of Generals costs by day, General, repository and model, and a forecast for the month.
 
-    A cost counts on the day on which its assignment ends or waits for a person. Runs that people start themselves are
-    not included. The sums are kept for 400 days.
+    A General also has the numbers of its assignments that were completed and failed. A cost counts on the day on which
+    its assignment ends or waits for a person. Runs that people start themselves are not included. The
+    sums are kept for 400 days.
 
     Example: kingdom cost --days 7
 
     JSON: {today: {spent, set_aside, limit, status}, month: {spent, forecast}, since, usd, days: [{day, usd}], generals:
-    [{name, usd}], repositories: [{name, usd}], models: [{name, usd}]}.
+    [{name, usd, completed, failed}], repositories: [{name, usd}], models: [{name, usd}]}.
     """
     async with call.bus(_APPLICATION, create=False) as bus:
         found = await read_costs(bus, call.realm, utc_now(), days)
@@ -49,7 +50,10 @@ async def cost(
     )
     if found.days:
         call.output.table(("day", "usd"), [(str(each.day), f"{each.usd:.2f}") for each in found.days])
-    for title, sums in (("General", found.generals), ("repository", found.repositories), ("model", found.models)):
+    if found.generals:
+        rows = [(each.name, f"{each.usd:.2f}", each.completed, each.failed) for each in found.generals]
+        call.output.table(("General", "usd", "completed", "failed"), rows)
+    for title, sums in (("repository", found.repositories), ("model", found.models)):
         _print(call, title, sums)
 
 

@@ -9,7 +9,7 @@ from kingdom.bus.app import Application
 from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import array
-from kingdom.cli.framework.output import format_duration, table
+from kingdom.cli.framework.output import table
 from kingdom.cli.framework.watching import Watch, identity, print_state, watch
 from kingdom.clock import utc_now
 from kingdom.court import records
@@ -17,6 +17,7 @@ from kingdom.court.envoy.answers import open_questions
 from kingdom.court.envoy.records import ENVOYS
 from kingdom.court.questions import QUESTIONS
 from kingdom.court.streams import TOPOLOGY
+from kingdom.text import format_duration
 from kingdom.views.questions import OpenQuestion
 
 app = typer.Typer(add_completion=False)

@@ -12,12 +12,13 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.cli.framework.command import CommandCall, Limit, application_for_any_stream, command
 from kingdom.cli.framework.json_result import array
-from kingdom.cli.framework.output import format_duration, table
+from kingdom.cli.framework.output import table
 from kingdom.cli.framework.watching import Watch, count_hidden_rows, print_state, watch
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, EventStatus
 from kingdom.court.general.context import run_id_of
 from kingdom.court.records import ASSIGNMENTS, EVENTS
+from kingdom.text import format_duration
 from kingdom.views.processes import ProcessEntry
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.records import DELETED, WORKFLOWS, each_record

@@ -30,7 +30,7 @@ async def simulate(
     Example: kingdom simulate --since 7d --rules draft/generals
 
     JSON: {since, differences: [{event_id, type, repo, change, before: [general], after: [general], considered}],
-    unchanged, forgotten}.
+    unchanged, forgotten, more}.
     """
     start = utc_now() - inputs.duration(since)
     packages = king_context_of(call, rules).packages()

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kingdom.cli.framework.output import format_duration, table
+from kingdom.cli.framework.output import table
 from kingdom.court.chamberlain.budget import TokenStatus
 from kingdom.court.chamberlain.health import HealthLevel
 from kingdom.court.documents import AssignmentStatus
 from kingdom.court.status import CourtStatus, count_noun, count_text
-from kingdom.text import printable
+from kingdom.text import format_duration, printable
 
 _COLORS: Mapping[str, str] = {
     HealthLevel.GREEN: "green",

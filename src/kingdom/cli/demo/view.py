@@ -7,14 +7,14 @@ from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
-from kingdom.cli.framework.output import format_duration, table
+from kingdom.cli.framework.output import table
 from kingdom.court.heartbeat import ROLES
 from kingdom.court.questions import HumanQuestion
 from kingdom.demo.narration import NarrationLine, Tone
 from kingdom.demo.report import DemoReport
 from kingdom.demo.scenario import TICKET
 from kingdom.demo.store_watcher import DemoState
-from kingdom.text import printable
+from kingdom.text import format_duration, printable
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkStatus
 

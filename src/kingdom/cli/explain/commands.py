@@ -9,7 +9,6 @@ import typer
 from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus
 from kingdom.cli.court.declarations import COURT
-from kingdom.cli.explain.page import page
 from kingdom.cli.explain.view import explain_view
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import one
@@ -56,6 +55,9 @@ async def explain(
     async with call.bus(COURT, create=False) as bus:
         timeline = await timeline_of(bus, about)
     if html:
+        # Imported on use, since the templates load slowly.
+        from kingdom.web.pages.story import page
+
         await asyncio.to_thread(_write, html, page(timeline, utc_now()))
     if call.output.json:
         call.output.document(timeline)

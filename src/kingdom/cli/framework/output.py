@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kingdom.settings import read_environment
-from kingdom.text import printable
+from kingdom.text import format_duration, printable
 
 _encode = msgspec.json.Encoder().encode
 # A pipe has no width. This many characters per line cut nothing off.
@@ -121,14 +121,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     for row in listed:
         shown.add_row(*(cell if isinstance(cell, Text) else Text(printable(format_cell(cell))) for cell in row))
     return shown
-
-
-def format_duration(seconds: float) -> str:
-    """Format a duration for a person."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s"
 
 
 def format_cell(cell: object) -> str:

@@ -7,11 +7,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kingdom.cli.court.status_view import facts, troubles
-from kingdom.cli.framework.output import format_duration, table
+from kingdom.cli.framework.output import table
 from kingdom.cli.up.log_lines import RoleLogLine
 from kingdom.court.status import CourtStatus
 from kingdom.supervisor.processes import ProcessState, RoleProcess
-from kingdom.text import printable
+from kingdom.text import format_duration, printable
 
 _COLORS = {ProcessState.RUNNING: "green", ProcessState.WAITING: "yellow", ProcessState.ENDED: "dim"}
 

@@ -10,9 +10,9 @@ from rich.tree import Tree
 
 from kingdom.actions.runs import next_commands
 from kingdom.bus.log import LogEntry
-from kingdom.cli.framework.output import format_duration, table
+from kingdom.cli.framework.output import table
 from kingdom.cli.framework.workflow_ids import short
-from kingdom.text import printable
+from kingdom.text import format_duration, printable
 from kingdom.workflow.model.resources.host import Host
 from kingdom.workflow.model.run.checkpoint import Checkpoint
 from kingdom.workflow.model.run.work import Task, Work

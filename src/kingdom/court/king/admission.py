@@ -31,6 +31,8 @@ from kingdom.workflow.records import each_record
 EXAMINED_MAX = 20
 _PAGE = 5
 _HEALTH = "health"
+# The records that decide how much new work may start.
+ADMISSION_RECORDS = ((_HEALTH, CURRENT), (QUOTAS.name, MONEY), (QUOTAS.name, SOLDIERS))
 
 
 @dataclass(slots=True)
@@ -48,7 +50,7 @@ class AdmissionResult:
 
 async def admit(transaction: Transaction, now: datetime, context: KingContext) -> AdmissionResult:
     """Create assignments from waiting entries, as far as health, budget and slots allow."""
-    await transaction.read_ahead([(_HEALTH, CURRENT), (QUOTAS.name, MONEY), (QUOTAS.name, SOLDIERS)])
+    await transaction.read_ahead(ADMISSION_RECORDS)
     done = AdmissionResult()
     await _admit_answers(transaction, done, now, context)
     rule = await current_rule(transaction, now, context)

@@ -1,4 +1,4 @@
-"""What the work of the court costs: sums by day, General, repository and model, written when a cost is recorded."""
+"""What the work of the court costs and achieves: sums by day, written when an assignment is released."""
 
 from collections.abc import Mapping
 from datetime import date, timedelta
@@ -8,7 +8,7 @@ import msgspec
 
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordKind, RecordQuery, read_document, read_documents
-from kingdom.court.documents import Assignment
+from kingdom.court.documents import Assignment, AssignmentStatus
 from kingdom.court.records import ENDED
 from kingdom.workflow.model.run.workflow import Workflow
 
@@ -28,13 +28,18 @@ Sums = dict[str, Decimal]
 
 
 class DayCosts(msgspec.Struct, kw_only=True):
-    """What a day of the court's time zone has cost, in dollars. Each of the three divisions adds up to `usd`."""
+    """What a day of the court's time zone has cost, in dollars. Each of the three divisions adds up to `usd`.
+
+    `completed` and `failed` count the assignments of each General that ended on this day.
+    """
 
     day: date
     usd: Decimal = Decimal(0)
     generals: Sums = {}
     repositories: Sums = {}
     models: Sums = {}
+    completed: dict[str, int] = {}
+    failed: dict[str, int] = {}
 
     def add(self, general: str, repository: str, models: Mapping[str, Decimal]) -> None:
         """Add the costs of one assignment by model."""
@@ -45,12 +50,22 @@ class DayCosts(msgspec.Struct, kw_only=True):
         for name, amount in models.items():
             _add(self.models, name, amount)
 
+    def count_end(self, general: str, status: AssignmentStatus) -> None:
+        """Count an assignment that has ended. One that was skipped is neither a success nor a failure."""
+        counts = {AssignmentStatus.COMPLETED: self.completed, AssignmentStatus.FAILED: self.failed}.get(status)
+        if counts is not None:
+            counts[general] = counts.get(general, 0) + 1
 
-async def book_cost(transaction: Transaction, day: date, assignment: Assignment, models: Mapping[str, Decimal]) -> None:
-    """Add costs of an assignment to the sums of a day. The caller records them too, so that none is counted twice."""
+
+async def book_release(
+    transaction: Transaction, day: date, assignment: Assignment, models: Mapping[str, Decimal], *, first_end: bool
+) -> None:
+    """Add costs of an assignment, and its end, to the sums of a day. The caller prevents that any counts twice."""
     record = await transaction.get(DAILY_COSTS.name, str(day))
     costs = read_document(record.doc, DayCosts) if record else DayCosts(day=day)
     costs.add(assignment.target_general, (assignment.repo or NO_REPOSITORY).lower(), models)
+    if first_end:
+        costs.count_end(assignment.target_general, assignment.status)
     version = record.version if record else 0
     doc = msgspec.to_builtins(costs)
     await transaction.put(Record(kind=DAILY_COSTS.name, id=str(day), version=version, state=ENDED, doc=doc))
@@ -58,9 +73,13 @@ async def book_cost(transaction: Transaction, day: date, assignment: Assignment,
 
 async def read_days(transaction: Transaction, since: date) -> list[DayCosts]:
     """Return the costs of each day since a day, the oldest first. A day without costs is missing."""
+    return list(read_documents(await transaction.find(days_query(since)), DayCosts))
+
+
+def days_query(since: date) -> RecordQuery:
+    """Return the query of `read_days`."""
     after = str(since - timedelta(days=1))
-    found = await transaction.find(RecordQuery(kind=DAILY_COSTS.name, after=after, limit=DAYS_KEPT + 1))
-    return list(read_documents(found, DayCosts))
+    return RecordQuery(kind=DAILY_COSTS.name, after=after, limit=DAYS_KEPT + 1)
 
 
 def split_by_model(workflow: Workflow | None, booked: Mapping[str, Decimal], usd: Decimal) -> Sums:
@@ -80,5 +99,7 @@ def split_by_model(workflow: Workflow | None, booked: Mapping[str, Decimal], usd
 
 
 def _add(sums: Sums, name: str, usd: Decimal) -> None:
+    if not usd:
+        return
     key = name if name in sums or len(sums) < _NAMES_MAX else OTHERS
     sums[key] = sums.get(key, Decimal(0)) + usd

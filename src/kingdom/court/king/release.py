@@ -10,7 +10,7 @@ from kingdom.bus.record import Record, RecordKind, read_documents
 from kingdom.court.documents import Assignment, AssignmentStatus, ExternalEvent, MessageType
 from kingdom.court.king.assignments import load_current_quota, quota_scopes
 from kingdom.court.king.context import KingContext
-from kingdom.court.king.costs import DAILY_COSTS, Sums, book_cost, split_by_model
+from kingdom.court.king.costs import DAILY_COSTS, Sums, book_release, split_by_model
 from kingdom.court.king.outcomes import update_event_status
 from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, save_quota
 from kingdom.court.records import ASSIGNMENTS, ENDED, EVENTS, RESULTS, queue_message
@@ -45,8 +45,8 @@ async def release_assignment(transaction: Transaction, assignment_id: str, now: 
     await transaction.read_ahead([*about_cost, *((QUOTAS.name, scope) for scope in held), *about_end])
     models, first_end = await _update_bill(transaction, assignment, ended=ended)
     cost = sum(models.values(), Decimal(0))
-    if cost:
-        await book_cost(transaction, context.day(now), assignment, models)
+    if cost or first_end:
+        await book_release(transaction, context.day(now), assignment, models, first_end=first_end)
     for scope in held:
         quota_record, quota = await load_current_quota(transaction, scope, now, context)
         freed = quota.free(assignment_id).book(cost if scope == MONEY else Decimal(0))

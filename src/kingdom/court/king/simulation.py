@@ -36,12 +36,16 @@ class RoutingDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoutingSimulation(msgspec.Struct, frozen=True, kw_only=True):
-    """What would change. `forgotten` counts events that are only in the log, which has no payloads to route by."""
+    """What would change. `forgotten` counts events that are only in the log, which has no payloads to route by.
+
+    `forgotten` is null if the log was not read, and `more` is true if there are events that were not compared.
+    """
 
     since: datetime
     differences: tuple[RoutingDifference, ...]
     unchanged: int
-    forgotten: int
+    forgotten: int | None
+    more: bool = False
 
 
 def compare_routing(event: ExternalEvent, packages: Sequence[Package]) -> RoutingDifference | None:
@@ -64,12 +68,32 @@ def compare_routing(event: ExternalEvent, packages: Sequence[Package]) -> Routin
 async def simulate_routing(
     transaction: Transaction, operations: Operations, packages: Sequence[Package], since: datetime
 ) -> RoutingSimulation:
-    """Compare the routing of every event since a moment. Skip answers and events of schedules: no rule routes them."""
+    """Compare the routing of every event since a moment, and count those that are only in the log."""
+    known: set[str] = set()
+    compared = await compare_stored_events(transaction, packages, since, known=known)
+    forgotten = await _logged_events(operations, since) - known
+    return msgspec.structs.replace(compared, forgotten=len(forgotten))
+
+
+async def compare_stored_events(
+    transaction: Transaction,
+    packages: Sequence[Package],
+    since: datetime,
+    *,
+    events_max: int | None = None,
+    known: set[str] | None = None,
+) -> RoutingSimulation:
+    """Compare the routing of stored events since a moment, and add the ids of all events to `known`.
+
+    Answers and events of schedules are skipped: no rule routes them.
+    """
     differences: list[RoutingDifference] = []
-    unchanged, known = 0, set()
+    unchanged, seen = 0, known if known is not None else set()
     async for record in each_record(transaction, RecordQuery(kind=EVENTS.name)):
+        if events_max is not None and len(seen) >= events_max:
+            return _compared(since, differences, unchanged, more=True)
         event = msgspec.convert(record.doc, ExternalEvent)
-        known.add(event.id)
+        seen.add(event.id)
         if event.created_at < since or not _was_routed_by_rules(event):
             continue
         difference = compare_routing(event, packages)
@@ -77,8 +101,15 @@ async def simulate_routing(
             differences.append(difference)
         else:
             unchanged += 1
-    forgotten = await _logged_events(operations, since) - known
-    return RoutingSimulation(since=since, differences=tuple(differences), unchanged=unchanged, forgotten=len(forgotten))
+    return _compared(since, differences, unchanged, more=False)
+
+
+def _compared(
+    since: datetime, differences: Sequence[RoutingDifference], unchanged: int, *, more: bool
+) -> RoutingSimulation:
+    return RoutingSimulation(
+        since=since, differences=tuple(differences), unchanged=unchanged, forgotten=None, more=more
+    )
 
 
 def _was_routed_by_rules(event: ExternalEvent) -> bool:

@@ -7,7 +7,7 @@ import msgspec
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordQuery
 from kingdom.court.documents import Assignment, EventStatus, ExternalEvent, Priority, Route
-from kingdom.court.king.admission import current_rule, current_slot_limit
+from kingdom.court.king.admission import ADMISSION_RECORDS, current_rule, current_slot_limit
 from kingdom.court.king.admission_rules import AdmissionLevel, AdmissionRule
 from kingdom.court.king.answers import is_answer
 from kingdom.court.king.assignments import SCHEDULE, load_current_quota, quota_needs
@@ -24,7 +24,7 @@ from kingdom.court.king.waiting_queue import (
     read_entry,
 )
 from kingdom.court.quota import MONEY, SOLDIERS, Quota, full_reason
-from kingdom.court.records import ASSIGNMENTS, load
+from kingdom.court.records import ASSIGNMENTS, EVENTS, load
 from kingdom.text import sentence, with_reason
 
 # At most this many entries ahead of an event are counted.
@@ -78,6 +78,8 @@ async def explain_event(
     transaction: Transaction, event_id: str, now: datetime, context: KingContext
 ) -> EventExplanation:
     """Return the explanation of an event."""
+    # Everything that may hold back an event, so that an explanation costs few statements.
+    await transaction.read_ahead([(EVENTS.name, event_id), *ADMISSION_RECORDS])
     _, event = await load(transaction, ExternalEvent, event_id)
     waits = [await _wait_reason(transaction, each, now, context) for each in event.routes if each.waiting]
     given = [

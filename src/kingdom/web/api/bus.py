@@ -106,7 +106,7 @@ async def list_pins(call: ApiCall) -> Page[Any]:
 
 async def show_bus_event(call: ApiCall) -> Page[Any]:
     """Say why an event is not running, for each stream that has or had it."""
-    event = _event_id(call)
+    event = bus_event_id(call)
     situations = await call.context.operations.situations(event)
     if not situations:
         raise NotFound(f"there is no event {event}: it was never published, or it is no longer in the archive")
@@ -116,18 +116,23 @@ async def show_bus_event(call: ApiCall) -> Page[Any]:
 async def list_dead_letters(call: ApiCall) -> Page[Any]:
     """List dead letters in the order of their publication."""
     query: LettersQuery = call.query
-    if not (query.after or "0").isdecimal() or int(query.after or 0) > _MAX_POSITION:
-        raise MalformedRequest(f"{query.after!r} is not a cursor: use `next` of the previous page")
-    which = DeadFilter(stream=query.stream, type=query.type, code=query.code, after=int(query.after or 0))
+    which = DeadFilter(stream=query.stream, type=query.type, code=query.code, after=letters_after(query))
     letters = await call.context.operations.dead_letters(which, query.limit + 1)
     shown = letters[: query.limit]
     following = str(shown[-1].position) if len(letters) > query.limit else None
     return Page(items=[without_content(letter) for letter in shown], next=following)
 
 
+def letters_after(query: LettersQuery) -> int:
+    """Return the position after which a list of dead letters continues."""
+    if not (query.after or "0").isdecimal() or int(query.after or 0) > _MAX_POSITION:
+        raise MalformedRequest(f"{query.after!r} is not a cursor: use `next` of the previous page")
+    return int(query.after or 0)
+
+
 async def show_dead_letter(call: ApiCall) -> Page[Any]:
     """Show a dead letter with its envelope and its history, for each stream that has it."""
-    letters = await find_letters(call.context.operations, [_event_id(call)], call.query.stream)
+    letters = await find_letters(call.context.operations, [bus_event_id(call)], call.query.stream)
     return Page(items=[to_json_object(letter) for letter in letters])
 
 
@@ -163,7 +168,7 @@ async def post_stream_resume(call: ApiCall) -> Any:
 async def post_dead_letter_patch(call: ApiCall) -> Any:
     """Replace the payload of a dead letter. Its history keeps the old payload. Redrive the dead letter afterwards."""
     call.visitor.require_general("")
-    event, given = _event_id(call), call.body
+    event, given = bus_event_id(call), call.body
 
     async def plan() -> _PlannedLetter:
         return _planned(await find_letter(call.context.operations, event, given.stream))
@@ -181,7 +186,7 @@ async def post_dead_letter_patch(call: ApiCall) -> Any:
 async def post_dead_letter_discard(call: ApiCall) -> Any:
     """Discard a dead letter permanently; keys that it blocked continue."""
     call.visitor.require_general("")
-    event, given, actor = _event_id(call), call.body, call.visitor.actor
+    event, given, actor = bus_event_id(call), call.body, call.visitor.actor
 
     async def plan() -> list[_PlannedLetter]:
         return [_planned(each) for each in await find_letters(call.context.operations, [event], given.stream)]
@@ -280,7 +285,8 @@ def _planned(letter: DeadLetter) -> _PlannedLetter:
     return _PlannedLetter(event_id=letter.event_id, stream=letter.stream, died_at=letter.died_at)
 
 
-def _event_id(call: ApiCall) -> UUID:
+def bus_event_id(call: ApiCall) -> UUID:
+    """Return the id of an event in the path of a request."""
     try:
         return UUID(call.path["id"])
     except ValueError as error:

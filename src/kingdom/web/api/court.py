@@ -1,6 +1,7 @@
 """The court: status, events, assignments, Generals, money, machines."""
 
 import asyncio
+from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any
 
@@ -10,7 +11,8 @@ from msgspec import Meta
 from kingdom.access.acts import act_in_transaction
 from kingdom.actions.costs import read_costs
 from kingdom.actions.events import event_defaults, send_event, source_of
-from kingdom.actions.generals import find_general, to_listed_generals
+from kingdom.actions.generals import find_general, simulate_change, to_listed_generals
+from kingdom.actions.health import read_machines
 from kingdom.actions.hosts import find_host
 from kingdom.actions.listings import list_records
 from kingdom.actions.status import read_current_status
@@ -21,6 +23,7 @@ from kingdom.court.explain.timeline_builder import build_timeline
 from kingdom.court.explain.timeline_data import gather_data
 from kingdom.court.king.costs import DAYS_KEPT
 from kingdom.court.king.reactions import reroute_event
+from kingdom.court.king.simulation import RoutingSimulation
 from kingdom.court.king.why import EventExplanation, explain_event
 from kingdom.court.package import Package
 from kingdom.court.records import ASSIGNMENTS, EVENTS, load
@@ -28,13 +31,15 @@ from kingdom.court.status import CourtStatus, HealthSummary
 from kingdom.errors import Misconfigured
 from kingdom.views.costs import Costs
 from kingdom.views.generals import ListedGenerals
-from kingdom.web.route import ApiCall, Page, PageQuery
+from kingdom.views.health import MachineHealth
+from kingdom.web.route import ApiCall, Page, PageQuery, Text, part_of
 from kingdom.workflow.hosts import retire_host, set_drained
 from kingdom.workflow.model.resources.host import Host
 from kingdom.workflow.records import HOSTS
 from kingdom.workflow.relocation import undrain_host
 
 _SOURCE = "web"
+_SIMULATED_DAYS_MAX = 90
 
 
 class EventsQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -75,6 +80,13 @@ async def show_status(call: ApiCall) -> CourtStatus:
 async def show_health(call: ApiCall) -> HealthSummary:
     """Show the health of the machine of the court, and what it holds back."""
     return (await show_status(call)).health
+
+
+async def list_machines(call: ApiCall) -> Page[MachineHealth]:
+    """List the last measured use of each machine, with the thresholds of the levels of health."""
+    async with call.context.bus.transaction() as transaction:
+        machines = await read_machines(transaction, call.context.realm.chamberlain.health)
+    return part_of(machines, lambda machine: machine.name, call.query)
 
 
 async def show_costs(call: ApiCall) -> Costs:
@@ -164,6 +176,21 @@ async def show_general(call: ApiCall) -> Package:
     return await asyncio.to_thread(
         find_general, call.context.generals_directory, call.path["name"], accepts_strangers=strangers
     )
+
+
+class SimulateGeneral(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Another text of the file general.yaml, and how many days of events to compare."""
+
+    definition: Text
+    days: Annotated[int, Meta(ge=1, le=_SIMULATED_DAYS_MAX)] = 7
+
+
+async def post_general_simulate(call: ApiCall) -> RoutingSimulation:
+    """Show which decisions about past events would change with another file general.yaml. Nothing is changed."""
+    call.visitor.require_general(call.path["name"])
+    loaded = await asyncio.to_thread(call.context.load_packages)
+    since = call.context.clock() - timedelta(days=call.body.days)
+    return await simulate_change(call.context.bus, loaded, call.path["name"], call.body.definition, since)
 
 
 async def list_hosts(call: ApiCall) -> Page[Host]:

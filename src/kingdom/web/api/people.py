@@ -8,13 +8,12 @@ from msgspec import Meta
 from kingdom.access.acts import act_in_transaction
 from kingdom.actions.listings import list_records
 from kingdom.actions.petitions import to_listed_petition, to_petition_details, with_left_behind
-from kingdom.actions.questions import answer_question, digest_of, to_open_question
+from kingdom.actions.questions import answer_question, digest_of, read_inbox
 from kingdom.bus.port import Transaction
 from kingdom.court.envoy.answers import PersonAnswer, find_question
 from kingdom.court.petitions.decision import PETITIONS, Petition, PetitionState
 from kingdom.court.petitions.records import read_petition
-from kingdom.court.questions import APPROVE, QUESTIONS, REJECT, HumanQuestion, QuestionStatus
-from kingdom.court.records import ASSIGNMENTS, EVENTS
+from kingdom.court.questions import APPROVE, REJECT, HumanQuestion
 from kingdom.errors import MalformedRequest, NotFound, Permanent
 from kingdom.views.petitions import ListedPetition, PetitionDetails
 from kingdom.views.questions import AnswerResult, OpenQuestion
@@ -52,15 +51,8 @@ async def list_questions(call: ApiCall) -> Page[OpenQuestion]:
     """List the questions that wait for a person. Each part is sorted by age, the oldest first."""
     query: PageQuery = call.query
     async with call.context.bus.transaction() as transaction:
-        page = await list_records(
-            transaction, QUESTIONS, state=QuestionStatus.OPEN, after=query.after, limit=query.limit
-        )
-        asks = sorted(page.read(HumanQuestion), key=lambda ask: ask.asked_at)
-        needed = [(ASSIGNMENTS.name, ask.assignment_id) for ask in asks]
-        needed += [(EVENTS.name, ask.given) for ask in asks if ask.given]
-        if needed:
-            await transaction.read_ahead(needed)
-        return Page(items=[await to_open_question(transaction, ask) for ask in asks], next=page.next)
+        items, following = await read_inbox(transaction, after=query.after, limit=query.limit)
+    return Page(items=[item.question for item in items], next=following)
 
 
 async def list_petitions(call: ApiCall) -> Page[ListedPetition]:

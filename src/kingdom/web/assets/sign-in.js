@@ -11,8 +11,9 @@ if (secret) {
     .then(async (response) => {
       const answer = await response.json();
       say(response.ok ? `Signed in as ${answer.name}.` : answer.message);
+      if (response.ok) location.replace("/");
     })
     .catch(() => say("The server cannot be reached. Open the link again."));
 } else {
-  say("Open the link of an invite: kingdom web invite NAME prints one.");
+  say("Open the link of an invite: `kingdom web invite NAME` prints one.");
 }

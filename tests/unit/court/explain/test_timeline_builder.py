@@ -10,7 +10,6 @@ import pytest
 from kingdom.bus.effects.effect import Acked, Idempotency, Throttled, Unknown
 from kingdom.bus.effects.ledger import Ledger
 from kingdom.chronicle.catalog import CATALOG
-from kingdom.cli.explain.page import page
 from kingdom.court.documents import AssignmentStatus, EventStatus, Priority, Route
 from kingdom.court.explain.descriptions import DESCRIBERS
 from kingdom.court.explain.timeline import Moment, MomentKind, QueryOutcome, Timeline
@@ -18,6 +17,7 @@ from kingdom.court.explain.timeline_builder import build_timeline
 from kingdom.court.explain.timeline_data import StrandData, TimelineData
 from kingdom.court.king.waiting_queue import WaitingEntry
 from kingdom.court.petitions.decision import Petition, PetitionState
+from kingdom.web.pages.story import page
 from kingdom.workflow.model.messages.catalog import EVENT_TYPES
 from tests.unit.court.explain.pieces import (
     BEGIN,

@@ -77,6 +77,39 @@ SELECT {record_columns} FROM kingdom.record
    AND {has_value}
  ORDER BY due_at, id LIMIT %(limit)s::int;
 
+-- name: find_many
+-- Run several of the searches above in one statement. A search reads only the branch that fits it.
+SELECT wanted.number::int, r.*
+  FROM unnest(%(kinds)s::text[], %(states)s::text[], %(dues)s::timestamptz[], %(afters)s::text[], %(limits)s::int[],
+              %(descending)s::bool[])
+       WITH ORDINALITY AS wanted(kind, state, due_by, after, at_most, descending, number)
+ CROSS JOIN LATERAL (
+       (SELECT {record_columns} FROM kingdom.record r
+         WHERE wanted.due_by IS NULL AND wanted.state IS NOT NULL AND NOT wanted.descending
+           AND r.kind = wanted.kind AND r.state = wanted.state AND r.id > wanted.after COLLATE "C"
+         ORDER BY r.id LIMIT wanted.at_most)
+       UNION ALL
+       (SELECT {record_columns} FROM kingdom.record r
+         WHERE wanted.due_by IS NULL AND wanted.state IS NOT NULL AND wanted.descending
+           AND r.kind = wanted.kind AND r.state = wanted.state AND r.id < wanted.after COLLATE "C"
+         ORDER BY r.id DESC LIMIT wanted.at_most)
+       UNION ALL
+       (SELECT {record_columns} FROM kingdom.record r
+         WHERE wanted.due_by IS NULL AND wanted.state IS NULL AND NOT wanted.descending
+           AND r.kind = wanted.kind AND r.id > wanted.after COLLATE "C"
+         ORDER BY r.id LIMIT wanted.at_most)
+       UNION ALL
+       (SELECT {record_columns} FROM kingdom.record r
+         WHERE wanted.due_by IS NULL AND wanted.state IS NULL AND wanted.descending
+           AND r.kind = wanted.kind AND r.id < wanted.after COLLATE "C"
+         ORDER BY r.id DESC LIMIT wanted.at_most)
+       UNION ALL
+       (SELECT {record_columns} FROM kingdom.record r
+         WHERE wanted.due_by IS NOT NULL AND r.kind = wanted.kind AND r.due_at <= wanted.due_by
+           AND CASE WHEN wanted.state IS NOT NULL THEN r.state = wanted.state ELSE true END
+         ORDER BY r.due_at, r.id LIMIT wanted.at_most)
+       ) r;
+
 -- name: once
 -- Take a dedup key; return nothing if it is taken and has not expired.
 INSERT INTO kingdom.once_key AS taken (scope, key, expires_at)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
 
-from kingdom.cli.framework.output import format_duration
+from markupsafe import Markup
+
 from kingdom.court.explain.timeline import Moment, MomentKind, Strand, Timeline
-from kingdom.text import printable
+from kingdom.text import format_duration, printable
 
 # All lengths are in units of the picture, which is _WIDTH units wide.
 _WIDTH, _LEFT, _RIGHT = 1000.0, 190.0, 20.0
@@ -87,23 +88,23 @@ class Lane:
     marks: tuple[Moment, ...] = ()
 
 
-def picture(timeline: Timeline, now: datetime) -> str:
+def picture(timeline: Timeline, now: datetime) -> Markup:
     """Return the picture. A bar that has not ended extends to now."""
     if timeline.begun_at is None:
-        return ""
+        return Markup("")
     lanes = list(_lanes(timeline, now))
     ends = [at for lane in lanes for bar in lane.bars for at in (bar.begin, bar.end)]
     until = timeline.ended_at or max(now, timeline.begun_at)
     scale = Scale([timeline.begun_at, until, *ends, *(moment.at for moment in timeline.moments)])
     height = _TOP + _LANE * len(lanes) + 10
     parts = [
-        f'<svg viewBox="0 0 {_WIDTH:.0f} {height:.0f}" role="img" aria-label="The timeline as a picture">',
+        f'<svg viewBox="0 0 {_WIDTH:.0f} {height:.0f}" class="timeline" role="img" aria-label="The timeline">',
         *_axis(scale, timeline.begun_at, height),
         *(line for number, lane in enumerate(lanes) for line in _lane(lane, number, scale)),
         *_crashes(timeline, scale, height),
         "</svg>",
     ]
-    return "\n".join(parts)
+    return Markup("\n".join(parts))  # noqa: S704 - every text in it is escaped
 
 
 def _longest_pause(gaps: Sequence[float]) -> float:

@@ -1,0 +1,27 @@
+"""How healthy the machines are."""
+
+from kingdom.bus.port import Transaction
+from kingdom.court.chamberlain.health import HealthLevel, HealthState, MachineReading, thresholds_of
+from kingdom.court.chamberlain.records import HEALTH, recall
+from kingdom.court.chamberlain.settings import HealthSettings
+from kingdom.court.records import CURRENT
+from kingdom.views.health import MachineHealth, ResourceUse
+
+
+async def read_machines(transaction: Transaction, settings: HealthSettings) -> list[MachineHealth]:
+    """Return the last measured use of each machine, in the order of their names."""
+    _, health = await recall(transaction, HEALTH, CURRENT, HealthState)
+    return [_to_machine(name, reading, settings) for name, reading in sorted(health.machines.items())]
+
+
+def _to_machine(name: str, reading: MachineReading, settings: HealthSettings) -> MachineHealth:
+    resources = [
+        ResourceUse(
+            name=metric,
+            percent=percent,
+            level=reading.levels.get(metric, HealthLevel.GREEN),
+            thresholds={level: value for value, level in thresholds_of(metric, settings)},
+        )
+        for metric, percent in reading.metrics.items()
+    ]
+    return MachineHealth(name=name, at=reading.at, resources=resources)

@@ -1,0 +1,61 @@
+"""What a person sees first: what needs a person, what is at work, and what has ended."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+
+from kingdom.actions.listings import newest_runs, newest_runs_queries
+from kingdom.actions.status import status_sources_of
+from kingdom.bus.operations import Operations
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import RecordQuery, read_documents
+from kingdom.court.questions import HumanQuestion
+from kingdom.court.status import OPEN_QUESTIONS, CourtStatus, build_status, status_queries
+from kingdom.realm import Realm
+from kingdom.settings import Settings
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+
+_LISTED = 12
+ACTIVE = (
+    WorkflowStatus.PREPARING,
+    WorkflowStatus.READY,
+    WorkflowStatus.RUNNING,
+    WorkflowStatus.RESUMING,
+    WorkflowStatus.AWAITING,
+    WorkflowStatus.PAUSED,
+)
+ENDED = (WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """The status, the oldest open questions, the newest runs at work, and the newest that have ended."""
+
+    status: CourtStatus
+    questions: list[HumanQuestion]
+    active: list[Workflow]
+    ended: list[Workflow]
+
+
+async def read_overview(
+    transaction: Transaction, operations: Operations, settings: Settings, realm: Realm, now: datetime
+) -> Overview:
+    """Read the overview, in a transaction that may have run the `overview_queries` of the same moment ahead."""
+    streams, sources = await operations.stats(), await asyncio.to_thread(status_sources_of, settings, realm)
+    questions = read_documents(await transaction.find(OPEN_QUESTIONS), HumanQuestion)
+    active = await newest_runs(transaction, ACTIVE, after=None, limit=_LISTED)
+    ended = await newest_runs(transaction, ENDED, after=None, limit=_LISTED)
+    return Overview(
+        status=await build_status(transaction, streams, sources, now),
+        questions=list(islice(sorted(questions, key=lambda ask: ask.asked_at), _LISTED)),
+        active=active.read(Workflow),
+        ended=ended.read(Workflow),
+    )
+
+
+def overview_queries(now: datetime) -> list[RecordQuery]:
+    """Return the queries whose results an overview needs."""
+    runs = [newest_runs_queries(states, after=None, limit=_LISTED).values() for states in (ACTIVE, ENDED)]
+    return [*status_queries(now), *(query for queries in runs for query in queries)]

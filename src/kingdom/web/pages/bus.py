@@ -1,0 +1,81 @@
+"""The bus: its streams, its dead letters with their history, and what pins the database."""
+
+from urllib.parse import urlencode
+
+import msgspec
+from aiohttp import web
+
+from kingdom.actions.dead_letters import find_letters
+from kingdom.bus.operations import COUNT_LIMIT, DeadFilter, DeadLetter, StreamStats
+from kingdom.errors import NotFound
+from kingdom.web.api.bus import LettersQuery, StreamQuery, bus_event_id, letters_after
+from kingdom.web.pages.frame import html_response, open_page
+from kingdom.web.route import ApiCall
+
+# A family of streams is declared with a placeholder in its name.
+_PLACEHOLDER = "{"
+
+
+def count_up_to(number: int) -> str:
+    """Return a count of the bus, which stops at a limit."""
+    return f"{COUNT_LIMIT:,}+" if number >= COUNT_LIMIT else f"{number:,}"
+
+
+async def show_bus(call: ApiCall) -> web.Response:
+    """Show every stream, and the dead letters."""
+    query: LettersQuery = call.query
+    operations = call.context.operations
+    async with open_page(call, "/bus") as page:
+        known = {row.stream: row for row in await operations.stats()}
+        which = DeadFilter(stream=query.stream, type=query.type, code=query.code, after=letters_after(query))
+        letters = await operations.dead_letters(which, query.limit + 1)
+        names = sorted({*known, *(name for name in call.context.bus.topology.names() if _PLACEHOLDER not in name)})
+        streams = [known.get(name) or _empty(name) for name in names]
+        filters = {name: value for name in ("stream", "type", "code") if (value := getattr(query, name))}
+        return page.render(
+            "bus.html",
+            # Streams that need a look come first.
+            streams=sorted(streams, key=lambda row: (not row.dead, not row.paused, not row.pending, row.stream)),
+            letters=letters[: query.limit],
+            following=str(letters[query.limit - 1].position) if len(letters) > query.limit else None,
+            filters=filters,
+            address=f"/bus?{urlencode(filters)}&",
+            query=query,
+            count_up_to=count_up_to,
+        )
+
+
+async def show_pins(call: ApiCall) -> web.Response:
+    """Return what pins the database as a part of a page."""
+    return html_response("pins.html", pins=await call.context.operations.pins())
+
+
+async def show_dead_letter(call: ApiCall) -> web.Response:
+    """Show a dead letter with its content and its history, for each stream that has it."""
+    query: StreamQuery = call.query
+    event = bus_event_id(call)
+    async with open_page(call, "/bus") as page:
+        letters = await _find_letters(call, DeadFilter(stream=query.stream, event_id=event))
+        return page.render("dead-letter.html", letters=letters, event=event, payload_of=_payload_of, indented=_indented)
+
+
+async def _find_letters(call: ApiCall, which: DeadFilter) -> list[DeadLetter]:
+    letters = await call.context.operations.dead_letters(which, len(call.context.bus.topology.names()) + 1)
+    if not letters and which.event_id:
+        # This raises an error that says where the event is.
+        letters = await find_letters(call.context.operations, [which.event_id], which.stream)
+    if not letters:
+        raise NotFound(f"event {which.event_id} is not a dead letter: `kingdom bus dead list` shows all")
+    return letters
+
+
+def _empty(name: str) -> StreamStats:
+    return StreamStats(stream=name, pending=0, processing=0, dead=0, oldest_pending_seconds=0, paused=None)
+
+
+def _payload_of(letter: DeadLetter) -> str:
+    return _indented(letter.envelope.get("payload", {}))
+
+
+def _indented(document: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()

@@ -1,0 +1,15 @@
+"""The overview: what needs a person, what is at work, and what has ended."""
+
+from aiohttp import web
+
+from kingdom.actions.overview import overview_queries, read_overview
+from kingdom.web.pages.frame import open_page
+from kingdom.web.route import ApiCall
+
+
+async def show_overview(call: ApiCall) -> web.Response:
+    """Show what needs a person, what is at work, today's money, and the health."""
+    context, now = call.context, call.context.clock()
+    async with open_page(call, "/", overview_queries(now)) as page:
+        overview = await read_overview(page.transaction, context.operations, context.settings, context.realm, now)
+        return page.render("overview.html", overview=overview, status=overview.status)

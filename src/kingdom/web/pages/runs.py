@@ -1,0 +1,45 @@
+"""The list of runs, the newest first."""
+
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlencode
+
+from aiohttp import web
+
+from kingdom.actions.listings import newest_runs, newest_runs_queries, run_general
+from kingdom.actions.overview import ACTIVE
+from kingdom.web.api.runs import RunsQuery
+from kingdom.web.pages.frame import open_page
+from kingdom.web.route import ApiCall
+from kingdom.workflow.model.status import WorkflowStatus
+
+# The groups of states that a person chooses among.
+GROUPS: Mapping[str, Sequence[WorkflowStatus]] = {
+    "All": (),
+    "At work": ACTIVE,
+    "Waiting": (WorkflowStatus.AWAITING, WorkflowStatus.PAUSED),
+    "Failed": (WorkflowStatus.FAILED,),
+    "Done": (WorkflowStatus.COMPLETED,),
+    "Cancelled": (WorkflowStatus.CANCELLED,),
+}
+
+
+class RunsPageQuery(RunsQuery, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Which runs to show. `repository` is the id of a registered repository."""
+
+    repository: str = ""
+
+    def address(self, **changes: object) -> str:
+        """Return the address of the list with some values of this query changed."""
+        values = {"status": self.status, "general": self.general, "repository": self.repository} | changes
+        return f"/runs?{urlencode({name: value for name, value in values.items() if value}, doseq=True)}"
+
+
+async def show_runs(call: ApiCall) -> web.Response:
+    """Show runs by state, General and repository, the newest first."""
+    query: RunsPageQuery = call.query
+    queries = newest_runs_queries(query.status, after=query.after, limit=query.limit)
+    async with open_page(call, "/runs", list(queries.values())) as page:
+        found = await newest_runs(page.transaction, query.status, after=query.after, limit=query.limit)
+        runs = run_general(found.records, query.general)
+        shown = [run for run in runs if query.repository in ("", *run.git_ids())]
+        return page.render("runs.html", runs=shown, query=query, following=found.next, groups=GROUPS)

@@ -1,0 +1,105 @@
+"""Numbers, times and states in words, and whether a visitor may do something."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from markupsafe import Markup
+
+from kingdom.access.rights import Right, Visitor
+from kingdom.text import printable
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.status import WorkflowStatus
+
+_TAB_WIDTH = 4
+# The word of each status, and its look in the style sheet: shape and color say the same as the word.
+_STATES: Mapping[WorkflowStatus, tuple[str, str]] = {
+    WorkflowStatus.CREATED: ("Created", "idle"),
+    WorkflowStatus.PREPARING: ("Preparing", "run"),
+    WorkflowStatus.READY: ("Ready", "idle"),
+    WorkflowStatus.RUNNING: ("Running", "run"),
+    WorkflowStatus.PAUSED: ("Paused", "idle"),
+    WorkflowStatus.AWAITING: ("Waiting", "ask"),
+    WorkflowStatus.RESUMING: ("Resuming", "run"),
+    WorkflowStatus.COMPLETED: ("Done", "good"),
+    WorkflowStatus.FAILED: ("Failed", "bad"),
+    WorkflowStatus.CANCELLED: ("Cancelled", "off"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StateWord:
+    """A state as people see it: its word, and its look in the style sheet."""
+
+    word: str
+    look: str
+
+
+def state_of(workflow: Workflow) -> StateWord:
+    """Return the state of a run."""
+    if workflow.deleted_at:
+        return StateWord("Deleted", "off")
+    if workflow.parked_until and workflow.status is WorkflowStatus.AWAITING:
+        return StateWord("Parked", "idle")
+    return StateWord(*_STATES[workflow.status])
+
+
+def money(amount: float | None) -> str:
+    """Format an amount of money, with cents."""
+    if amount is None:
+        return "-"
+    return f"${amount:,.2f}" if amount >= 0.01 or not amount else f"${amount:.4f}"  # noqa: PLR2004 - a cent
+
+
+def span(seconds: float | None) -> str:
+    """Format a duration in one unit."""
+    if seconds is None:
+        return "-"
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def count(number: int, one: str, more: str = "") -> str:
+    """Return a number with its noun."""
+    return f"{number:,} {one if number == 1 else more or f'{one}s'}"
+
+
+def visible(value: object) -> object:
+    """Make control and bidirectional characters of any text visible, so that a text looks as it is."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return printable(value.expandtabs(_TAB_WIDTH) if "\t" in value else value)
+
+
+def ago(at: datetime, now: datetime) -> Markup:
+    """Return how long ago something was, as an element that the script keeps current."""
+    return _time(at, "ago", f"{span((now - at).total_seconds())} ago")
+
+
+def left(at: datetime, now: datetime) -> Markup:
+    """Return how much time is left, as an element that the script keeps current."""
+    seconds = (at - now).total_seconds()
+    return _time(at, "left", f"{span(seconds)} left" if seconds > 0 else "time is over")
+
+
+def since(at: datetime, now: datetime) -> Markup:
+    """Return how long something has lasted, as an element that the script keeps current."""
+    return _time(at, "since", span((now - at).total_seconds()))
+
+
+def clock(at: datetime) -> Markup:
+    """Return a time of the day; the script shows it in the time zone of the reader."""
+    return _time(at, "clock", f"{at:%H:%M:%S} UTC")
+
+
+def may(visitor: Visitor, right: str, general: str = "") -> bool:
+    """Return whether a visitor has a right for a General; the server checks it again with every act."""
+    has_general = not visitor.generals or general in visitor.generals
+    return Right(right) in visitor.rights and has_general
+
+
+def _time(at: datetime, kind: str, words: str) -> Markup:
+    full = f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    return Markup('<time datetime="{}" data-time="{}" title="{}">{}</time>').format(at.isoformat(), kind, full, words)

@@ -1,0 +1,73 @@
+"""Every page in the browser: nobody is excluded, no text of strangers executes, and no phone scrolls sideways."""
+
+from dataclasses import replace
+
+import pytest
+from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
+from playwright.async_api import Browser
+
+from kingdom.court.records import ASSIGNMENTS, EVENTS
+from kingdom.workflow.records import WORKFLOWS
+from tests.integration.web.court_scene import ASSIGNED, GENERAL, GIVEN
+from tests.integration.web.scene import RUNS
+from tests.integration.web.site import Site
+from tests.web.browser import DESK, PHONE, Scheme, collect_errors, signed_in
+from tests.web.payloads import PAYLOADS
+
+pytestmark = pytest.mark.web
+RUN = "/runs/wf-task-20261118-002"
+PAGES = (
+    *("/", "/inbox", "/runs", RUN, *(f"{RUN}?tab={tab}" for tab in ("changes", "outside", "cost", "story"))),
+    *("/events", f"/events/{GIVEN}", "/assignments", f"/assignments/{ASSIGNED}", "/bus", f"/generals/{GENERAL}"),
+    *("/generals", "/costs", "/hosts"),
+)
+
+
+async def rename_runs(site: Site, text: str) -> None:
+    """Write a text into every field of the runs that strangers can write."""
+    async with site.bus.transaction() as transaction:
+        for run_id in RUNS:
+            record = await transaction.get(WORKFLOWS.name, run_id)
+            assert record
+            doc = {**record.doc, "name": text, "reason": text, "general": text}
+            await transaction.put(replace(record, doc=doc))
+        for kind, found in ((EVENTS.name, GIVEN), (ASSIGNMENTS.name, ASSIGNED)):
+            record = await transaction.get(kind, found)
+            assert record
+            doc = {**record.doc, "reason": text, "repo": text, "payload": {"title": text, "body": text}}
+            await transaction.put(replace(record, doc=doc))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_no_page_violates_a_rule_of_accessibility(browser: Browser, site: Site, scheme: Scheme) -> None:
+    for size in (DESK, PHONE):
+        async with signed_in(browser, site, size=size, scheme=scheme) as context:
+            page = await context.new_page()
+            for path in (*PAGES, "/sign-in", "/no-such-page"):
+                await page.goto(f"{site.url}{path}")
+                found = await Axe().run(page)
+                assert found.violations_count == 0, (path, size, found.generate_report())
+
+
+async def test_no_page_scrolls_sideways_on_a_phone(browser: Browser, site: Site) -> None:
+    await rename_runs(site, "A-very-long-word-without-any-break-" * 12)
+    async with signed_in(browser, site, size=PHONE) as context:
+        page = await context.new_page()
+        for path in PAGES:
+            await page.goto(f"{site.url}{path}")
+            width = await page.evaluate("document.documentElement.scrollWidth")
+            assert width <= PHONE[0], (path, width)
+
+
+async def test_nothing_that_strangers_write_executes(browser: Browser, site: Site) -> None:
+    assert len(PAYLOADS) >= 60
+    await rename_runs(site, " ".join(PAYLOADS))
+    async with signed_in(browser, site) as context:
+        page = await context.new_page()
+        errors = collect_errors(page)
+        await page.add_init_script("window.alert = () => { window.executed = true; };")
+        for path in PAGES:
+            await page.goto(f"{site.url}{path}")
+            await page.wait_for_timeout(100)
+            assert await page.evaluate("window.executed === undefined"), path
+        assert not [each for each in errors if "Content Security Policy" in each or "Refused" in each], errors
