@@ -9,7 +9,7 @@ from kingdom.access.rights import Right
 from kingdom.bus import LogEntry
 from kingdom.bus.record import read_document
 from kingdom.court.questions import QUESTIONS, HumanQuestion, QuestionStatus
-from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.run.workflow import Placement, Workflow
 from kingdom.workflow.records import load_workflow
 from tests.integration.running import eventually
 from tests.integration.web.scene import ASKED, PETITION
@@ -172,3 +172,17 @@ async def test_typed_words_stay_when_the_page_changes(browser: Browser, site: Si
         await expect(page.locator("article")).to_have_count(1)
         await expect(page.get_by_role("textbox")).to_have_value("Half a sent")
         await expect(page.get_by_role("textbox")).to_be_focused()
+
+
+async def test_the_transcript_appears_when_the_first_agent_starts(browser: Browser, site: Site) -> None:
+    async with signed_in(browser, site) as context:
+        page = await context.new_page()
+        await page.goto(f"{site.url}/runs/{RUNNING}")
+        await expect(page.get_by_text("No agent has started yet.")).to_be_visible()
+        await expect(page.locator("#live")).to_have_attribute("data-state", "live")
+        async with site.bus.transaction() as transaction:
+            record, run = await load_workflow(transaction, RUNNING)
+            run.works[0].agent.session, run.placement = "soldier-1/session-1", Placement(host="soldiers", epoch=1)
+            await transaction.put(replace(record, doc=run.document()))
+            await transaction.append(LogEntry(type="seen", actor="tester", aggregate_id=RUNNING))
+        await expect(page.locator(".log")).to_be_visible()

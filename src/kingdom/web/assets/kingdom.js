@@ -3,7 +3,7 @@
 
 const body = document.body;
 const channel = new BroadcastChannel("kingdom");
-const BEAT_MS = 10000, SILENT_MS = 35000, SETTLE_MS = 250, PAUSE_MIN_MS = 1000, PAUSE_MAX_MS = 10000, MESSAGE_MS = 6000;
+const BEAT_MS = 10000, SILENT_MS = 35000, SETTLE_MS = 250, PAUSE_MIN_MS = 1000, PAUSE_MAX_MS = 10000, MESSAGE_MS = 6000, EMPTY_MS = 3000;
 
 const find = (selector, within = document) => within.querySelector(selector);
 const every = (selector, within = document) => [...within.querySelectorAll(selector)];
@@ -34,7 +34,7 @@ function tellTimes(within = document) {
 
 // Patching.
 
-const KEPT = new Set(["open", "data-loaded", "hidden"]);
+const KEPT = new Set(["open", "data-loaded", "data-failed", "hidden"]);
 
 // Change `old` into `fresh` with as few changes as possible, so that focus, scrolling and typed text stay.
 function patch(old, fresh) {
@@ -86,7 +86,9 @@ async function refresh() {
   tellTimes(fresh);
   patch(find("#pages"), find("#pages", fresh));
   patch(find("#main"), find("#main", fresh));
-  for (const each of every("[data-reload][data-loaded], [data-loaded]:has([data-empty])")) delete each.dataset.loaded;
+  for (const each of every("[data-reload][data-loaded], [data-failed], [data-loaded]:has([data-empty])")) {
+    delete each.dataset.loaded;
+  }
   prepare();
 }
 
@@ -300,20 +302,30 @@ async function actOnChosen(button) {
 
 // Parts that load later, and transcripts that grow.
 
+let loads = 0;
+
 async function load(element) {
   if (element.dataset.loaded || (element.nodeName === "DETAILS" && !element.open)) return;
-  element.dataset.loaded = "yes";
+  const turn = (element.dataset.loaded = String(++loads));
   const place = find(".loaded", element) || element;
   try {
     const response = await fetch(element.dataset.load);
-    if (response.ok) {
-      setContent(place, await response.text());
-      return prepare();
-    }
-    place.textContent = (await response.json()).message;
+    const text = response.ok ? await response.text() : (await response.json()).message;
+    // A later load has begun, so this answer is old.
+    if (element.dataset.loaded !== turn) return;
+    element.toggleAttribute("data-failed", !response.ok);
+    if (!response.ok) place.textContent = text;
+    else setContent(place, text);
+    if (find("[data-empty]", place)) setTimeout(() => reload(element), EMPTY_MS);
+    prepare();
   } catch {
     place.textContent = "The server cannot be reached. Load this page again.";
   }
+}
+
+function reload(element) {
+  delete element.dataset.loaded;
+  if (element.isConnected && !document.hidden) load(element);
 }
 
 function setContent(place, text) {
@@ -341,9 +353,7 @@ async function follow(list) {
     if (location.hash) showTarget();
     if (part.dataset.newest !== list.dataset.newest && !location.search.includes("soldier=")) {
       // Another agent has started: show its session.
-      const whole = list.closest("[data-load]");
-      delete whole.dataset.loaded;
-      return load(whole);
+      return reload(list.closest("[data-load]"));
     }
     if (!part.dataset.over) again(part.dataset.more ? 0 : 1000);
   } catch {
