@@ -25,6 +25,7 @@ from kingdom.bus.stream import Topology
 from kingdom.errors import Conflict
 from tests.contract.backends import PatientOperations
 from tests.integration.running import at_work, eventually, numbered, open_bus, rows, statuses, stream, until_all
+from tests.patience import PATIENCE_SECONDS
 
 DAY = timedelta(days=1)
 PARENTS = ("outbox_archive", "log", "run_text")
@@ -205,6 +206,36 @@ async def test_a_record_that_is_opened_again_is_not_finished(dsn: str) -> None:
         async with bus.transaction() as transaction:
             await transaction.put(Record(kind="brief", id="1", state="open", version=record.version))
         assert await rows(bus, "SELECT ended_at FROM kingdom.record") == [{"ended_at": None}]
+
+
+@pytest.mark.parametrize("table", ["once_key", "record"])
+async def test_what_another_transaction_uses_again_stays_and_is_not_waited_for(dsn: str, table: str) -> None:
+    kind = RecordKind(
+        name="brief", directories={"open": "o", "closed": "c"}, final=frozenset({"closed"}), retention=DAY
+    )
+    async with PostgresBus(dsn, Topology([stream("jobs", "Job")]), [kind]) as bus:
+
+        async def use(transaction: Transaction, state: str) -> None:
+            if table == "once_key":
+                assert await transaction.once("test", "a", DAY)
+            else:
+                known = await transaction.get("brief", "1")
+                await transaction.put(Record(kind="brief", id="1", state=state, version=known.version if known else 0))
+
+        async with bus.transaction() as transaction:
+            await use(transaction, "closed")
+        await rows(bus, "UPDATE kingdom.once_key SET expires_at = now() - interval '1 s'")
+        await rows(bus, "UPDATE kingdom.record SET ended_at = now() - interval '9 days'")
+        async with bus.pool.connection() as connection, connection.transaction():
+            async with bus.join(connection) as transaction:
+                await use(transaction, "open")
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                report = await PostgresOperations(bus).retain(Retention())
+        left = await rows(
+            bus, "SELECT count(*) AS n FROM kingdom.once_key UNION ALL SELECT count(*) FROM kingdom.record"
+        )
+    assert (report.dedup_keys_removed, report.records_removed) == (0, 0)
+    assert sum(row["n"] for row in left) == 1
 
 
 async def test_many_may_clean_at_once_while_workers_work(dsn: str) -> None:

@@ -183,21 +183,21 @@ SELECT what, coalesce(age_seconds, 0) AS age_seconds,
  ORDER BY held DESC NULLS LAST, age_seconds DESC;
 
 -- name: remove_once_keys
--- Delete a batch of expired dedup keys.
+-- Delete a batch of expired dedup keys, except those that another transaction is just taking again.
 DELETE FROM kingdom.once_key WHERE ctid = ANY(ARRAY(
-  SELECT ctid FROM kingdom.once_key WHERE expires_at < now() ORDER BY expires_at LIMIT 5000))
-  AND expires_at < now() RETURNING 1;
+  SELECT ctid FROM kingdom.once_key WHERE expires_at < now() ORDER BY expires_at LIMIT 5000 FOR UPDATE SKIP LOCKED))
+RETURNING 1;
 
 -- name: remove_records
--- Delete a batch of old ended records, except those that open or dead events need.
+-- Delete a batch of old ended records, except those that open or dead events need or another transaction is changing.
 DELETE FROM kingdom.record WHERE ctid = ANY(ARRAY(
   SELECT ctid FROM kingdom.record WHERE kind = %(kind)s AND ended_at < now() - %(keep)s::interval
      -- An earlier version of Kingdom may have set ended_at too early.
      AND doc @> %(final_when)s
      AND NOT EXISTS (SELECT FROM jsonb_array_elements_text(doc -> %(kept_for)s::text) AS needed_by
                        JOIN kingdom.outbox_event ON event_id = needed_by::uuid)
-   ORDER BY ended_at LIMIT 5000))
-  AND ended_at < now() - %(keep)s::interval RETURNING 1;
+   ORDER BY ended_at LIMIT 5000 FOR UPDATE SKIP LOCKED))
+RETURNING 1;
 
 -- name: lost_token
 -- Return a row if this process has seen a higher token than the server has assigned. Then the server has lost
