@@ -29,13 +29,17 @@ def to_parameter(value: Any) -> str | None:
 
 
 def _array(values: Sequence[Any]) -> str:
-    to_text = _quoted if values and isinstance(values[0], str) else str
-    return f"{{{','.join(map(to_text, values))}}}"
+    return f"{{{','.join(map(_element, values))}}}"
 
 
-def _quoted(text: str) -> str:
-    escaped = _text(text).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+def _element(value: Any) -> str:
+    text = to_parameter(value)
+    if text is None:
+        return "NULL"
+    if isinstance(value, str):
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return text
 
 
 def _text(text: str) -> str:
