@@ -20,7 +20,7 @@ COMMANDS = {name: command for noun in NOUNS for name, command in commands_of(nou
 
 
 class Shaped:
-    """Refuses documents that are not exactly as a command declares them: nothing missing, nothing more."""
+    """Refuses documents that lack a field which a command declares, or have one that it does not declare."""
 
     def __init__(self, known: Shapes) -> None:
         self._answers = known.answers
@@ -34,12 +34,12 @@ class Shaped:
         """Return the document of a line that a command printed."""
         document = json.loads(line)
         self._validators[name].validate(document)
-        # The schema has no format for times, but the type has.
+        # The JSON schema does not check the format of times, but decoding to the type does.
         msgspec.json.decode(line, type=self._answers[name].document)
         return document
 
     def is_one(self, name: str) -> bool:
-        """Return whether a command prints one line, not any number of them."""
+        """Return whether a command always prints exactly one line."""
         return self._answers[name].form in (JsonForm.ONE, JsonForm.ARRAY)
 
 
@@ -50,13 +50,13 @@ class JsonCommands:
         self.shaped = Shaped(every_shape())
         self.ran: set[str] = set()
 
-    def ask(self, name: str, *words: str, text: str = "", code: int = 0) -> Any:
+    def run_json(self, name: str, *words: str, text: str = "", code: int = 0) -> Any:
         """Run a command that prints one document, and return that."""
         assert self.shaped.is_one(name)
-        (document,) = self.run_json(name, *words, text=text, code=code)
+        (document,) = self.run_json_lines(name, *words, text=text, code=code)
         return document
 
-    def run_json(self, name: str, *words: str, text: str = "", code: int = 0) -> list[Any]:
+    def run_json_lines(self, name: str, *words: str, text: str = "", code: int = 0) -> list[Any]:
         """Run a command and return the documents that it prints."""
         out, result = _run(name, [*words, "--json"], text)
         assert result == code, f"{name} ended with {result}: {out}"
@@ -84,7 +84,7 @@ def _run(name: str, words: list[str], text: str) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def _streams(text: str) -> Iterator[io.TextIOWrapper]:
-    """Give commands a standard input to read and a standard output that takes bytes too, as real ones do."""
+    """Give commands a readable standard input and a standard output that accepts bytes, as a real process has."""
     out, before = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True), sys.stdin
     sys.stdin = io.StringIO(text)
     try:

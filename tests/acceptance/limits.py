@@ -1,4 +1,4 @@
-"""`python -m tests.acceptance.limits LIMITS …`: `kingdom` with other limits than its own, in seconds, as JSON."""
+"""`python -m tests.acceptance.limits LIMITS …`: run `kingdom` with other time limits, given as JSON in seconds."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from tests.patience import PATIENCE_SECONDS
 
 
 def unhurried_doctor(seconds: float = PATIENCE_SECONDS, reading: float = PATIENCE_SECONDS) -> dict[str, Any]:
-    """Return replacements for names of the command's module that allow checks and the reading more time."""
+    """Return replacements for names of the doctor's module that give its checks and its reading more time."""
     from kingdom.doctor.checks import all_checks  # noqa: PLC0415 - the limits of one command need no other one
     from kingdom.doctor.context_reader import read_context  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Runs on the real command line: a repository, templates for the scripted agent, an engine that is also a host."""
+"""Runs from the real command line: a repository, templates for the scripted agent, and one engine with a host."""
 
 import contextlib
 import json
@@ -34,23 +34,23 @@ class Runs:
         identity = ("-c", "user.name=Somebody", "-c", "user.email=somebody@localhost")
         for words in (("init", "-b", "main"), (*identity, "commit", "--allow-empty", "-m", "Begin")):
             subprocess.run(["git", "-C", str(app), *words], check=True, capture_output=True)
-        terminal.ask("git", "create", "app", str(app))
+        terminal.run_json("git", "create", "app", str(app))
 
     def template(self, name: str, *works: dict[str, object]) -> None:
         document = {"name": name, "gitRefs": ["app"], "works": list(works)}
-        self.terminal.ask("template", "create", "-", text=yaml.safe_dump(document))
+        self.terminal.run_json("template", "create", "-", text=yaml.safe_dump(document))
 
     def run(self, *words: str, text: str = "") -> Done:
         return self.terminal.run("workflow", *words, text=text)
 
-    def ask(self, *words: str) -> Any:
-        return self.terminal.ask("workflow", *words)
+    def run_json(self, *words: str) -> Any:
+        return self.terminal.run_json("workflow", *words)
 
     def reaches(self, workflow_id: str, status: str) -> dict[str, Any]:
         """Wait until a run is in a state."""
 
         def look() -> dict[str, Any] | bool:
-            workflow: dict[str, Any] = self.ask("show", workflow_id)["workflow"]
+            workflow: dict[str, Any] = self.run_json("show", workflow_id)["workflow"]
             return workflow["status"] == status and workflow
 
         return eventually(look)

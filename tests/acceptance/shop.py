@@ -45,7 +45,7 @@ async def placed(event: Event[dict[str, Any]], transaction: Transaction) -> None
     if "until" in order:
         await _until_there(Path(order["until"]))
     if "block" in order:
-        # Blocks the loop on purpose, as a handler that was written wrong.
+        # Block the event loop on purpose, as a faulty handler does.
         time.sleep(order["block"])  # noqa: ASYNC251
     await transaction.append(LogEntry(type="order.placed", actor="shop", data=order))
 

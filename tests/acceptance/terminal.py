@@ -53,7 +53,7 @@ class Running:
         self._err = err
 
     def printed_lines(self) -> list[str]:
-        # The last line may still be in the making.
+        # The last line may be incomplete.
         return self._out.read_text().split("\n")[:-1]
 
     def logged(self) -> list[dict[str, Any]]:
@@ -98,16 +98,16 @@ class Terminal:
         assert "Traceback" not in done.err
         return done
 
-    def ask(self, *words: str, text: str = "") -> Any:
+    def run_json(self, *words: str, text: str = "") -> Any:
         done = self.run(*words, "--json", text=text)
         assert done.code == 0, done.err
         return done.document
 
     def converse(self, *words: str, until: str, answer: str | signal.Signals | Callable[[], None]) -> Done:
-        """Run a command, and answer or act when it shows this text and waits."""
+        """Run a command on a terminal. When it shows this text and waits, type an answer or call a function."""
 
         def waits() -> bool:
-            # Python does not notice a Ctrl-C between a question and the read behind it.
+            # Python misses a Ctrl-C that arrives between the printed question and the read of its answer.
             return answer != CTRL_C or psutil.Process(os.tcgetpgrp(ours)).status() == psutil.STATUS_SLEEPING
 
         ours, theirs = pty.openpty()
@@ -125,7 +125,7 @@ class Terminal:
         answered = False
         deadline = time.monotonic() + PATIENCE_SECONDS
         try:
-            # Reading fails when the last process has left the terminal.
+            # Reading fails when the last process has closed the terminal.
             with contextlib.suppress(OSError):
                 while time.monotonic() < deadline:
                     if select.select([ours], [], [], 0.05)[0]:
@@ -180,7 +180,7 @@ class Terminal:
 
 
 def eventually(look: Callable[[], T | bool]) -> T:
-    """Look until there is something to see."""
+    """Call a function until it returns something, and return that."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         found = look()
@@ -191,7 +191,7 @@ def eventually(look: Callable[[], T | bool]) -> T:
 
 
 def open_to_others(*places: Path) -> list[str]:
-    """Return everything in some folders, and these themselves, that another account could read, change or enter."""
+    """Return each of these folders and of their contents that another account could read, change or enter."""
     modes: dict[Path, int] = {}
     for path in (path for place in places for path in (place, *place.rglob("*"))):
         # A store that is in use has files that come and go.

@@ -1,4 +1,4 @@
-"""A person works on a machine whose processors are busy: what they send begins and ends."""
+"""An event that a person sends is handled even if the processors of the machine are busy."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.terminal import Terminal, eventually
 
-# The pressure of two minutes is waited for.
+# The test waits until the pressure of the last two minutes is high.
 pytestmark = pytest.mark.timing
 
 SETTINGS = """

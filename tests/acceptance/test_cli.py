@@ -6,19 +6,19 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from kingdom.verify.history import History
-from tests.acceptance.front import Typist
+from tests.acceptance.sample_store import InProcessCli
 from tests.acceptance.terminal import SHOP, Terminal
 
 UNKNOWN = "01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01"
 
 
 @pytest.fixture
-def types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, dsn: str) -> Typist:
-    """A terminal with a database, in this process."""
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, dsn: str) -> InProcessCli:
+    """Commands on a new database, in this process."""
     for name in ("KINGDOM_SCHEMA", "KINGDOM_APP"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("KINGDOM_DATABASE_URL", dsn)
-    return Typist(capsys, monkeypatch)
+    return InProcessCli(capsys, monkeypatch)
 
 
 def test_help_and_version_need_no_database(terminal: Terminal) -> None:
@@ -114,18 +114,18 @@ def test_a_role_without_the_privilege_is_refused_with_the_reason(terminal: Termi
     ],
 )
 def test_an_impossible_command_fails_with_a_sentence_and_its_exit_code(
-    types: Typist, words: tuple[str, ...], code: int, sentence: str
+    cli: InProcessCli, words: tuple[str, ...], code: int, sentence: str
 ) -> None:
-    done = types("bus", *words)
+    done = cli("bus", *words)
     assert done.code == code, done
     assert sentence in done.err
     assert done.out == ""
 
 
-def test_a_history_is_of_one_trial(types: Typist, tmp_path: Path) -> None:
+def test_a_history_is_of_one_trial(cli: InProcessCli, tmp_path: Path) -> None:
     earlier = History(tmp_path, "publisher-1.3")
     earlier.write("ready")
     earlier.close()
-    done = types("bus", "verify", "--history", str(tmp_path))
+    done = cli("bus", "verify", "--history", str(tmp_path))
     assert done.code == 2
     assert f"{tmp_path} has the history of an earlier trial: choose another directory" in done.err

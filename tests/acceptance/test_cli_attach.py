@@ -30,7 +30,7 @@ def at_work(runs: Runs) -> Iterator[str]:
     """A run whose agent has written a file and waits."""
     waits = script({"say": "I wait for you"}, write("seen.txt", "x"), {"wait_for": "app/go"}, {"answer": "I went"})
     runs.template("Wait", {"name": "wait", "tasks": [waits]})
-    workflow_id: str = runs.ask("create", "wait", "--start")["id"]
+    workflow_id: str = runs.run_json("create", "wait", "--start")["id"]
     runs.reaches(workflow_id, "RUNNING")
     yield workflow_id
     (runs.tree(workflow_id) / "go").touch()
@@ -45,7 +45,7 @@ def test_a_run_is_watched_in_a_terminal_of_its_own_and_left_alone(runs: Runs, at
     assert "read-only" in seen.out
     assert until in seen.out
     assert list((runs.host_directory / "attached").iterdir()) == []
-    assert runs.ask("show", at_work)["workflow"]["status"] == "RUNNING"
+    assert runs.run_json("show", at_work)["workflow"]["status"] == "RUNNING"
 
 
 @needs_tmux
@@ -84,7 +84,7 @@ def test_a_viewer_cannot_type_and_a_killed_terminal_leaves_nothing(
 
 
 def client_of(attached: Path) -> tuple[int, ...] | bool:
-    """Return the pid of a tmux server, that of the client that is attached to it, and whether that may only look."""
+    """Return the pid of a tmux server, the pid of its attached client, and whether that client is read-only."""
     for socket in attached.glob("*.sock"):
         words = ["tmux", "-S", str(socket), "list-clients", "-F", "#{pid} #{client_pid} #{client_readonly}"]
         if result := subprocess.run(words, capture_output=True, text=True, check=False).stdout.split():
@@ -102,7 +102,7 @@ def runs_still(pid: int) -> bool:
 
 def test_without_a_terminal_the_transcript_is_followed(runs: Runs) -> None:
     runs.template("Short", {"name": "short", "tasks": [script({"say": "hello"})]})
-    workflow_id = runs.ask("create", "short", "--start", "--wait")["id"]
+    workflow_id = runs.run_json("create", "short", "--start", "--wait")["id"]
     shown = runs.terminal.run("attach", workflow_id)
     assert "showing `kingdom logs -f` instead" in shown.err
     assert "said      hello" in shown.out
@@ -110,7 +110,7 @@ def test_without_a_terminal_the_transcript_is_followed(runs: Runs) -> None:
 
 def test_without_tmux_the_transcript_is_followed(runs: Runs, tmp_path: Path) -> None:
     runs.template("Brief", {"name": "brief", "tasks": [script({"say": "hello"})]})
-    workflow_id = runs.ask("create", "brief", "--start", "--wait")["id"]
+    workflow_id = runs.run_json("create", "brief", "--start", "--wait")["id"]
     (tmp_path / "env").symlink_to(str(shutil.which("env")))
     shown = runs.terminal.run("attach", workflow_id, environment={"PATH": str(tmp_path)})
     assert "tmux is not installed: showing `kingdom logs -f` instead" in shown.err
@@ -119,7 +119,7 @@ def test_without_tmux_the_transcript_is_followed(runs: Runs, tmp_path: Path) -> 
 
 def test_the_files_of_an_ended_run_are_shown_once(runs: Runs) -> None:
     runs.template("Files", {"name": "files", "tasks": [script(write("made.txt", "12345"))]})
-    workflow_id = runs.ask("create", "files", "--start", "--wait")["id"]
+    workflow_id = runs.run_json("create", "files", "--start", "--wait")["id"]
     shown = runs.terminal.run("attach", workflow_id, "--files").out
     assert f"{workflow_id} is COMPLETED" in shown
     assert "6 B" in next(line for line in shown.splitlines() if "trees/tree1/made.txt" in line)

@@ -17,20 +17,22 @@ from kingdom.cli.court.declarations import COURT
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
 from kingdom.court.records import save
-from tests.acceptance.front import AGAIN, ENDED, EVENT, PETITION, TASK, Front, Typist
+from tests.acceptance.sample_store import AGAIN, ENDED, EVENT, PETITION, TASK, InProcessCli, SampleStore
 from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the store slow: completion then offers nothing instead of waiting."""
+    """Give completion more time than on a person's machine, where it offers nothing rather than wait."""
     monkeypatch.setattr(live_ids, "_TIMEOUT_SECONDS", PATIENCE_SECONDS)
     monkeypatch.setattr(live_ids, "_IDLE_LIMIT", timedelta(seconds=PATIENCE_SECONDS))
 
 
-def test_words_are_completed_from_the_command_line_and_the_store(there: Typist, front: Front) -> None:
+def test_words_are_completed_from_the_command_line_and_the_store(
+    cli_on_sample: InProcessCli, sample: SampleStore
+) -> None:
     def offered(*words: str) -> set[str]:
-        return {line.partition("\t")[0] for line in there("--complete", *words).out.splitlines()}
+        return {line.partition("\t")[0] for line in cli_on_sample("--complete", *words).out.splitlines()}
 
     assert offered("wor") == {"workflow"}
     assert {"list", "show", "create"} <= offered("template", "")
@@ -38,7 +40,7 @@ def test_words_are_completed_from_the_command_line_and_the_store(there: Typist, 
     assert offered("event", "list", "--st") == {"--status"}
     assert offered("event", "list", "--status", "p") == {"pending"}
     assert offered("event", "list", "--status=p") == {"--status=pending"}
-    runs = {front.run, f"wf-{TASK}", "last", TASK, AGAIN, ENDED}
+    runs = {sample.run, f"wf-{TASK}", "last", TASK, AGAIN, ENDED}
     assert offered("workflow", "show", "") == offered("cancel", "") == offered("logs", "") == runs
     assert offered("resume", "wf-t") == {f"wf-{TASK}"}
     assert offered("workflow", "report", f"wf-{TASK}", "") == {"w1-t1"}
@@ -46,7 +48,7 @@ def test_words_are_completed_from_the_command_line_and_the_store(there: Typist, 
     assert offered("answer", "") == {TASK, "last"}
     assert offered("why", "la") == offered("assignment", "show", "la") == {"last"}
     assert offered("answer", TASK, "") == {"yes", "no", "not; yet"}
-    assert offered("redrive", "") == {front.dead}
+    assert offered("redrive", "") == {sample.dead}
     assert offered("workflow", "create", "") == {"greet"}
     assert "court.event" in offered("dead", "--stream", "")
     assert offered("petition", "show", "") == {PETITION}
@@ -56,9 +58,9 @@ def test_words_are_completed_from_the_command_line_and_the_store(there: Typist, 
     assert offered("nonsense", "") == offered("workflow", "nonsense", "") == set()
 
 
-def test_without_a_store_nothing_is_offered_and_none_is_made(types: Typist, tmp_path: Path) -> None:
+def test_without_a_store_nothing_is_offered_and_none_is_made(cli: InProcessCli, tmp_path: Path) -> None:
     for words in (("show", ""), ("workflow", "show", "--database-url", "postgresql://nobody@127.0.0.1:1/none", "")):
-        assert types("--complete", *words) == types("--complete", "nonsense", "")
+        assert cli("--complete", *words) == cli("--complete", "nonsense", "")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -83,12 +85,12 @@ def assign(realm: Path, tasks: Sequence[str]) -> None:
     asyncio.run(make())
 
 
-def test_of_many_the_newest_are_offered(types: Typist, tmp_path: Path) -> None:
+def test_of_many_the_newest_are_offered(cli: InProcessCli, tmp_path: Path) -> None:
     tasks = [f"task-202{year}0301-{number:03}" for year in (5, 6) for number in range(1, 151)]
     assign(tmp_path / "realm", [*tasks, "task-20270101-001"])
 
     def offered(begun: str) -> list[str]:
-        return sorted(line.partition("\t")[0] for line in types("--complete", "show", begun).out.splitlines())
+        return sorted(line.partition("\t")[0] for line in cli("--complete", "show", begun).out.splitlines())
 
     assert offered("") == [*tasks[-99:], "task-20270101-001"]
     assert offered("task-2025") == tasks[50:150]
@@ -136,13 +138,13 @@ end
     [("bash", BASH, [EVENT, "pending"], r"not\;\ yet"), ("zsh", ZSH, [], "not; yet"), ("fish", FISH, [], "not; yet")],
 )
 def test_a_real_shell_completes_live_ids(
-    front: Front, tmp_path: Path, shell: str, script: str, before: list[str], text: str
+    sample: SampleStore, tmp_path: Path, shell: str, script: str, before: list[str], text: str
 ) -> None:
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"{shell} is not installed")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {"PATH": path, "HOME": str(tmp_path), "KINGDOM_DATABASE_URL": front.url, "LANG": "C.UTF-8"}
+    environment = {"PATH": path, "HOME": str(tmp_path), "KINGDOM_DATABASE_URL": sample.url, "LANG": "C.UTF-8"}
     done = subprocess.run(
         [program, "-c", script], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
     )

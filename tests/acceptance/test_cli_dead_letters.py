@@ -8,7 +8,7 @@ import pytest
 
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.bus import Dead, Envelope, Stream, Topology
-from tests.acceptance.front import Typist
+from tests.acceptance.sample_store import InProcessCli
 from tests.acceptance.store import open_rows, statuses
 from tests.acceptance.terminal import Terminal
 
@@ -47,25 +47,27 @@ def dead_orders(dsn: str, count: int, **payload: str) -> list[str]:
     )
 
 
-def test_dead_letters_are_listed_page_by_page_and_by_filter(clerk: Typist, dsn: str) -> None:
+def test_dead_letters_are_listed_page_by_page_and_by_filter(cli_on_database: InProcessCli, dsn: str) -> None:
     events = dead_orders(dsn, 3)
-    first, second = clerk.ask("bus", "dead", "list", "--limit", "2")
+    first, second = cli_on_database.run_json("bus", "dead", "list", "--limit", "2")
     assert [first["eventId"], second["eventId"]] == events[:2]
     assert set(first) == {
         *("eventId", "stream", "type", "partitionKey", "attempt", "errorCode", "errorMessage"),
         *("createdAt", "diedAt", "position"),
     }
     assert first["errorMessage"] == HOSTILE
-    (rest,) = clerk.ask("bus", "dead", "list", "--after", str(second["position"]))
+    (rest,) = cli_on_database.run_json("bus", "dead", "list", "--after", str(second["position"]))
     assert rest["eventId"] == events[2]
     every = ("--stream", "orders", "--type", "OrderPlaced", "--code", "broken")
-    assert len(clerk.ask("bus", "dead", "list", *every)) == 3
-    assert clerk.ask("bus", "dead", "list", *every, "--code", "other") == []
+    assert len(cli_on_database.run_json("bus", "dead", "list", *every)) == 3
+    assert cli_on_database.run_json("bus", "dead", "list", *every, "--code", "other") == []
 
 
-def test_the_list_for_people_shows_control_characters_instead_of_obeying_them(clerk: Typist, dsn: str) -> None:
+def test_the_list_for_people_shows_control_characters_instead_of_obeying_them(
+    cli_on_database: InProcessCli, dsn: str
+) -> None:
     (event, *_) = dead_orders(dsn, 2)
-    shown = clerk("bus", "dead", "list", "--limit", "1", "--code", "broken").out
+    shown = cli_on_database("bus", "dead", "list", "--limit", "1", "--code", "broken").out
     assert event in shown
     assert "[red]thing[/red]" in shown
     assert r"\x1b[2J\x07" in shown
@@ -73,27 +75,29 @@ def test_the_list_for_people_shows_control_characters_instead_of_obeying_them(cl
     assert "There are more: kingdom bus dead list --code broken --limit 1 --after " in shown
 
 
-def test_a_dead_letter_is_shown_whole(clerk: Typist, dsn: str) -> None:
+def test_a_dead_letter_is_shown_whole(cli_on_database: InProcessCli, dsn: str) -> None:
     (event,) = dead_orders(dsn, 1, words="\x9b2J")
-    (letter,) = clerk.ask("bus", "dead", "show", event)
+    (letter,) = cli_on_database.run_json("bus", "dead", "show", event)
     assert letter["envelope"]["payload"] == {"n": 0, "words": "\x9b2J"}
     assert letter["envelope"]["eventId"] == event
     assert letter["history"] == []
-    shown = clerk("bus", "dead", "show", event).out
+    shown = cli_on_database("bus", "dead", "show", event).out
     assert f"kingdom bus redrive {event}" in shown
     assert r'"words": "\x9b2J"' in shown
 
 
-def test_a_patched_letter_keeps_its_old_payload_and_is_redriven_with_the_new_one(clerk: Typist, dsn: str) -> None:
+def test_a_patched_letter_keeps_its_old_payload_and_is_redriven_with_the_new_one(
+    cli_on_database: InProcessCli, dsn: str
+) -> None:
     (event,) = dead_orders(dsn, 1)
-    patched = clerk.ask("bus", "dead", "patch", event, "--payload", "-", text='{"n": 1}')
+    patched = cli_on_database.run_json("bus", "dead", "patch", event, "--payload", "-", text='{"n": 1}')
     assert patched == {"eventId": event, "stream": "orders"}
-    (letter,) = clerk.ask("bus", "dead", "show", event)
+    (letter,) = cli_on_database.run_json("bus", "dead", "show", event)
     assert letter["envelope"]["payload"] == {"n": 1}
     assert [(entry["what"], entry["actor"], entry["payload"]) for entry in letter["history"]] == [
         ("patched", "tester", {"n": 0})
     ]
-    redriven = clerk.ask("bus", "redrive", event, "--stop-after", "0")
+    redriven = cli_on_database.run_json("bus", "redrive", event, "--stop-after", "0")
     assert redriven == {
         "dryRun": False,
         "matching": 1,
@@ -105,60 +109,62 @@ def test_a_patched_letter_keeps_its_old_payload_and_is_redriven_with_the_new_one
     assert statuses(dsn)[event] == "PENDING"
 
 
-def test_a_dead_event_in_two_streams_must_be_named_with_its_stream(clerk: Typist, dsn: str) -> None:
+def test_a_dead_event_in_two_streams_must_be_named_with_its_stream(cli_on_database: InProcessCli, dsn: str) -> None:
     (event,) = dead(dsn, Envelope(type="OrderPlaced"), streams=("orders", "mail"))
-    assert {letter["stream"] for letter in clerk.ask("bus", "dead", "show", event)} == {"orders", "mail"}
-    unclear = clerk("bus", "dead", "patch", event, "--payload", "{}")
+    assert {letter["stream"] for letter in cli_on_database.run_json("bus", "dead", "show", event)} == {"orders", "mail"}
+    unclear = cli_on_database("bus", "dead", "patch", event, "--payload", "{}")
     assert unclear.code == 2
     assert "--stream" in unclear.err
-    assert clerk.ask("bus", "redrive", event, "--stream", "mail", "--stop-after", "0")["events"] == [
+    assert cli_on_database.run_json("bus", "redrive", event, "--stream", "mail", "--stop-after", "0")["events"] == [
         {"eventId": event, "stream": "mail"}
     ]
     assert {row["stream"]: row["status"] for row in open_rows(dsn)} == {"mail": "PENDING", "orders": "DEAD"}
 
 
-def test_discarding_needs_consent_and_a_reason(clerk: Typist, dsn: str) -> None:
+def test_discarding_needs_consent_and_a_reason(cli_on_database: InProcessCli, dsn: str) -> None:
     (event,) = dead_orders(dsn, 1)
     words = ("bus", "dead", "discard", event, "--reason", "only a test")
-    refused = clerk(*words)
+    refused = cli_on_database(*words)
     assert refused.code == 2
     assert "--yes" in refused.err
     assert statuses(dsn)[event] == "DEAD"
-    assert clerk.ask(*words, "--yes") == {"discarded": [{"eventId": event, "stream": "orders"}]}
+    assert cli_on_database.run_json(*words, "--yes") == {"discarded": [{"eventId": event, "stream": "orders"}]}
     assert statuses(dsn)[event] == "DISCARDED"
-    entry = clerk("bus", "tail", "--json").documents[-1]
+    entry = cli_on_database("bus", "tail", "--json").documents[-1]
     assert (entry["type"], entry["actor"]) == ("dead_letter.discarded", "tester")
     assert entry["data"]["reason"] == "only a test"
 
 
-def test_only_completed_steps_are_reported(clerk: Typist, dsn: str) -> None:
+def test_only_completed_steps_are_reported(cli_on_database: InProcessCli, dsn: str) -> None:
     one, other = dead_orders(dsn, 2)
-    redriven = clerk("bus", "redrive", one, one, "--rate", "1000", "--stop-after", "0")
+    redriven = cli_on_database("bus", "redrive", one, one, "--rate", "1000", "--stop-after", "0")
     assert "Redrove 1 of 2 dead letter(s)." in redriven.out
-    discarded = clerk("bus", "dead", "discard", other, other, "--reason", "only a test", "--yes")
+    discarded = cli_on_database("bus", "dead", "discard", other, other, "--reason", "only a test", "--yes")
     assert "Discarded 1 of 2 dead letter(s)." in discarded.out
 
 
-def test_an_event_that_is_not_dead_is_not_redriven(clerk: Typist, dsn: str) -> None:
+def test_an_event_that_is_not_dead_is_not_redriven(cli_on_database: InProcessCli, dsn: str) -> None:
     (event,) = dead(dsn, Envelope(type="MailWanted"), streams=())
-    done = clerk("bus", "redrive", event)
+    done = cli_on_database("bus", "redrive", event)
     assert done.code == 1
     assert "it is PENDING in mail" in done.err
 
 
-def test_a_dry_run_changes_nothing_and_counts(clerk: Typist, dsn: str) -> None:
+def test_a_dry_run_changes_nothing_and_counts(cli_on_database: InProcessCli, dsn: str) -> None:
     events = dead_orders(dsn, 3)
-    planned = clerk.ask("bus", "redrive", "--all", "--code", "broken", "--limit", "2", "--dry-run")
+    planned = cli_on_database.run_json("bus", "redrive", "--all", "--code", "broken", "--limit", "2", "--dry-run")
     assert (planned["dryRun"], planned["matching"], planned["redriven"]) == (True, 2, 0)
-    shown = clerk("bus", "redrive", "--all", "--dry-run").out
+    shown = cli_on_database("bus", "redrive", "--all", "--dry-run").out
     assert "3 dead letter(s) would be redriven" in shown
     assert statuses(dsn) == dict.fromkeys(events, "DEAD")
 
 
-def test_all_that_match_are_redriven_with_consent(clerk: Typist, dsn: str) -> None:
+def test_all_that_match_are_redriven_with_consent(cli_on_database: InProcessCli, dsn: str) -> None:
     events = dead_orders(dsn, 3)
-    assert clerk("bus", "redrive", "--all").code == 2
-    done = clerk.ask("bus", "redrive", "--all", "--stream", "orders", "--limit", "2", "--rate", "1000", "--yes")
+    assert cli_on_database("bus", "redrive", "--all").code == 2
+    done = cli_on_database.run_json(
+        "bus", "redrive", "--all", "--stream", "orders", "--limit", "2", "--rate", "1000", "--yes"
+    )
     assert (done["matching"], done["redriven"], done["stopped"]) == (2, 2, False)
     assert [statuses(dsn)[event] for event in events] == ["PENDING", "PENDING", "DEAD"]
 
@@ -179,7 +185,7 @@ def test_a_person_at_a_terminal_is_asked_and_sees_how_far_it_is(terminal: Termin
 
 @pytest.mark.parametrize("stop_after", [1, 0])
 def test_redriving_stops_when_events_die_again_unless_requested_otherwise(
-    clerk: Typist, dsn: str, monkeypatch: pytest.MonkeyPatch, stop_after: int
+    cli_on_database: InProcessCli, dsn: str, monkeypatch: pytest.MonkeyPatch, stop_after: int
 ) -> None:
     dead_orders(dsn, 3)
     revive = PostgresOperations.redrive
@@ -192,7 +198,7 @@ def test_redriving_stops_when_events_die_again_unless_requested_otherwise(
 
     monkeypatch.setattr(PostgresOperations, "redrive", revive_and_kill)
     words = ("bus", "redrive", "--all", "--yes", "--json", "--rate", "1000", "--stop-after", str(stop_after))
-    done = clerk(*words)
+    done = cli_on_database(*words)
     assert done.code == (1 if stop_after else 0), done.err
     document: dict[str, Any] = json.loads(done.out)
     assert (document["matching"], document["redriven"]) == (3, 1 if stop_after else 3)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kingdom.court.heartbeat import ROLES
-from tests.acceptance.corner import Corner
+from tests.acceptance.isolated_demo import IsolatedDemo
 from tests.acceptance.terminal import CTRL_C, Terminal, open_to_others
 from tests.patience import PATIENCE_SECONDS
 
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.installed
 
 
 @pytest.fixture
-def corner(tmp_path: Path) -> Corner:
-    return Corner(tmp_path / "corner")
+def isolated_demo(tmp_path: Path) -> IsolatedDemo:
+    return IsolatedDemo(tmp_path / "corner")
 
 
 @pytest.mark.parametrize(
@@ -23,42 +23,46 @@ def corner(tmp_path: Path) -> Corner:
     [("", signal.SIGINT), ("1/6 ", signal.SIGINT), ("asks a person", signal.SIGTERM), ("kill -9", signal.SIGINT)],
 )
 def test_a_demo_that_is_stopped_leaves_no_process_and_no_file(
-    corner: Corner, words: str, number: signal.Signals
+    isolated_demo: IsolatedDemo, words: str, number: signal.Signals
 ) -> None:
-    with corner.demo() as demo:
+    with isolated_demo.demo() as demo:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        # The demo itself and six roles, unless they are still to come.
+        # The demo itself and six roles, some of which may not have started yet.
         running = len(ROLES) if words else 0
-        while not (corner.files() and words in corner.story() and len(corner.processes()) > running):
-            assert time.monotonic() < deadline, corner.story()[-3000:]
+        while not (
+            isolated_demo.files() and words in isolated_demo.story() and len(isolated_demo.processes()) > running
+        ):
+            assert time.monotonic() < deadline, isolated_demo.story()[-3000:]
             time.sleep(0.05)
         demo.send_signal(number)
         # A second interrupt must not prevent the cleanup.
         demo.send_signal(number)
         out, _ = demo.communicate(timeout=PATIENCE_SECONDS)
-        assert (demo.returncode, out) == (128 + number, ""), corner.story()[-3000:]
-    assert "Stopped. Nothing is left behind." in corner.story()
-    assert (corner.files(), corner.processes()) == ([], [])
+        assert (demo.returncode, out) == (128 + number, ""), isolated_demo.story()[-3000:]
+    assert "Stopped. Nothing is left behind." in isolated_demo.story()
+    assert (isolated_demo.files(), isolated_demo.processes()) == ([], [])
 
 
 @pytest.fixture
-def terminal(corner: Corner, monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    for name, value in corner.environment.items():
+def terminal(isolated_demo: IsolatedDemo, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    for name, value in isolated_demo.environment.items():
         monkeypatch.setenv(name, value)
-    return Terminal(corner.directory, "file:nowhere")
+    return Terminal(isolated_demo.directory, "file:nowhere")
 
 
-def test_ctrl_c_in_place_of_an_answer_leaves_nothing(corner: Corner, terminal: Terminal) -> None:
+def test_ctrl_c_in_place_of_an_answer_leaves_nothing(isolated_demo: IsolatedDemo, terminal: Terminal) -> None:
     done = terminal.converse("demo", until="Your answer: ", answer=CTRL_C)
     assert (done.code, "Nothing is left behind." in done.out) == (128 + signal.SIGINT, True), done.out[-3000:]
-    assert (corner.files(), corner.processes()) == ([], [])
+    assert (isolated_demo.files(), isolated_demo.processes()) == ([], [])
 
 
-def test_a_person_answers_and_finds_everything_in_the_shown_places(corner: Corner, terminal: Terminal) -> None:
+def test_a_person_answers_and_finds_everything_in_the_shown_places(
+    isolated_demo: IsolatedDemo, terminal: Terminal
+) -> None:
     answer = "No, keep the cents."
     done = terminal.converse("demo", "--keep", until="Your answer: ", answer=f"{answer}\n")
     assert (done.code, "Nothing was lost, and nothing was done twice." in done.out) == (0, True), done.out[-3000:]
-    (directory,) = corner.files()
+    (directory,) = isolated_demo.files()
     assert f"cd {directory}" in done.out
     assert open_to_others(directory) == []
     assert "kingdom explain task-" in done.out
@@ -68,4 +72,4 @@ def test_a_person_answers_and_finds_everything_in_the_shown_places(corner: Corne
     assert f"The team says: {answer}" in (directory / "outside" / "github.json").read_text()
     (ask,) = (directory / "realm" / "state" / "asks" / "answered").glob("*.json")
     assert json.loads(ask.read_text())["answered_by"] == "tester"
-    assert corner.processes() == []
+    assert isolated_demo.processes() == []

@@ -12,12 +12,12 @@ import yaml
 from kingdom.cli.setup import doctor as cli_doctor
 from kingdom.doctor.checks import all_checks
 from tests.acceptance import limits
-from tests.acceptance.front import Typist
+from tests.acceptance.sample_store import InProcessCli
 from tests.acceptance.terminal import ROOT, Done
 from tests.patience import PATIENCE_SECONDS
 
 PAGE = ROOT / "docs" / "doctor.md"
-# As root of its own namespace, a test can take away what the machine has.
+# As root of its own namespace, a test can hide parts of the machine.
 ALONE = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-ec")
 
 
@@ -121,13 +121,15 @@ def test_extras_that_are_not_installed_are_reported(realm_directory: Path) -> No
     assert found["slack-bot"]["fix"] == "pip install 'kingdom[slack]'"
 
 
-def test_a_database_is_examined_by_the_command_too(clerk: Typist, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_is_examined_by_the_command_too(
+    cli_on_database: InProcessCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, unhurried in limits.unhurried_doctor().items():
         monkeypatch.setattr(cli_doctor, name, unhurried)
-    done = clerk("doctor", "--json")
+    done = cli_on_database("doctor", "--json")
     found = found_by(done)
     assert (found["store"]["status"], found["migrations"]["status"]) == ("ok", "ok")
-    unknown = clerk("doctor", "--json", "--schema", "absent")
+    unknown = cli_on_database("doctor", "--json", "--schema", "absent")
     assert (unknown.code, found_by(unknown)["migrations"]["fix"]) == (1, "kingdom bus migrate")
 
 

@@ -33,7 +33,7 @@ def read(done: Done) -> Timeline:
 def test_a_run_of_a_person_is_explained_as_text_json_and_page(runs: Runs) -> None:
     prompt_script = script({"ask": f"{HOSTILE} or not?"}, write("a.txt", "a"), {"cost": 0.25})
     runs.template("Story", {"name": "decide", "tasks": [prompt_script]})
-    workflow_id = runs.ask("create", "story", "--start")["id"]
+    workflow_id = runs.run_json("create", "story", "--start")["id"]
     runs.reaches(workflow_id, "AWAITING")
     assert runs.run("resume", "last", "--reply", "not", "--wait").code == 0
     timeline = read(runs.terminal.run("explain", workflow_id, "--json"))
@@ -57,7 +57,7 @@ def test_a_run_of_a_person_is_explained_as_text_json_and_page(runs: Runs) -> Non
 
 
 def test_an_unrouted_event_is_explained_too(files: Terminal) -> None:
-    event_id = files.ask("event", "send", "--type", "demo.hello", "--payload", '{"title": "Hello"}')["id"]
+    event_id = files.run_json("event", "send", "--type", "demo.hello", "--payload", '{"title": "Hello"}')["id"]
     timeline = read(files.run("explain", event_id, "--json"))
     assert timeline.event
     assert (timeline.event.subject, timeline.status, timeline.ended_at) == ("Hello", "pending", None)
@@ -66,7 +66,7 @@ def test_an_unrouted_event_is_explained_too(files: Terminal) -> None:
 
 @pytest.mark.parametrize("about", ["task-20260207-001", "evt-github-1", "wf-nothing", "something"])
 def test_an_unknown_id_says_what_to_do(files: Terminal, about: str) -> None:
-    files.ask("event", "send", "--type", "demo.hello")
+    files.run_json("event", "send", "--type", "demo.hello")
     done = files.run("explain", about)
     assert (done.code, done.out) == (1, "")
     assert about in done.err
@@ -74,13 +74,13 @@ def test_an_unknown_id_says_what_to_do(files: Terminal, about: str) -> None:
 
 
 def test_a_page_that_cannot_be_written_says_so(files: Terminal, tmp_path: Path) -> None:
-    event_id = files.ask("event", "send", "--type", "demo.hello")["id"]
+    event_id = files.run_json("event", "send", "--type", "demo.hello")["id"]
     done = files.run("explain", event_id, "--html", str(tmp_path / "nowhere" / "page.html"))
     assert done.code == 2
     assert "an existing directory" in done.err
 
 
 def test_a_store_in_a_database_is_explained_too(terminal: Terminal) -> None:
-    event_id = terminal.ask("event", "send", "--type", "demo.hello")["id"]
+    event_id = terminal.run_json("event", "send", "--type", "demo.hello")["id"]
     assert read(terminal.run("explain", event_id, "--json")).about == event_id
     assert terminal.run("explain", "task-20260207-001").code == 1

@@ -1,4 +1,4 @@
-"""The command line on a store of files: nothing installed, everything can be looked at."""
+"""The command line on a store of files: no server is needed, and every file can be read."""
 
 import json
 import signal
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.front import Typist
+from tests.acceptance.sample_store import InProcessCli
 from tests.acceptance.terminal import SHOP, Terminal, eventually
 
 
@@ -16,7 +16,7 @@ def laptop(tmp_path: Path, realm: Path) -> Terminal:
 
 
 def publish(laptop: Terminal, payload: object, *words: str) -> str:
-    done = laptop.ask(
+    done = laptop.run_json(
         "bus", "publish", "--app", SHOP, "--type", "OrderPlaced", "--payload", json.dumps(payload), *words
     )
     event_id: str = done["eventId"]
@@ -38,7 +38,7 @@ def test_settings_without_a_store_are_reported_with_the_next_step(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kingdom.yaml").write_text("database_url: file:here\n")
-    done = Typist(capsys, monkeypatch)("ps")
+    done = InProcessCli(capsys, monkeypatch)("ps")
     assert (done.code, "/here: `kingdom up` or `kingdom send` creates it" in done.err) == (1, True), done.err
 
 
@@ -53,7 +53,7 @@ def test_an_event_is_a_file_until_a_worker_has_handled_it(laptop: Terminal, real
         assert worker.ends() == 0
     assert not file.exists()
     assert "order.placed" in (realm / "logs/events.log").read_text()
-    assert laptop.ask("bus", "why", event_id)[0]["status"] == "DONE"
+    assert laptop.run_json("bus", "why", event_id)[0]["status"] == "DONE"
 
 
 def test_a_dead_letter_is_listed_patched_and_redriven(laptop: Terminal, realm: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_dead_letter_is_listed_patched_and_redriven(laptop: Terminal, realm: P
     with laptop.worker() as worker:
         (file,) = eventually(lambda: [*realm.glob("bus/streams/orders/dead/*.json")])
         assert "no such customer" in file.read_text()
-        (letter,) = laptop.ask("bus", "dead", "list")
+        (letter,) = laptop.run_json("bus", "dead", "list")
         assert letter["eventId"] == event_id
         patched = laptop.run("bus", "dead", "patch", event_id, "--stream", "orders", "--payload", '{"order": 1}')
         assert patched.code == 0, patched.err
@@ -75,12 +75,12 @@ def test_everything_moves_into_a_database_and_back(laptop: Terminal, terminal: T
     publish(laptop, {"order": 1})
     publish(laptop, {"order": 2}, "--delay", "1h")
     there, back = tmp_path / "there.jsonl", tmp_path / "back.jsonl.gz"
-    assert laptop.ask("storage", "export", str(there))["exported"]["openEvents"] == 2
-    assert terminal.ask("storage", "import", str(there))["imported"]["openEvents"] == 2
-    assert terminal.ask("storage", "export", str(back))["exported"]["openEvents"] == 2
+    assert laptop.run_json("storage", "export", str(there))["exported"]["openEvents"] == 2
+    assert terminal.run_json("storage", "import", str(there))["imported"]["openEvents"] == 2
+    assert terminal.run_json("storage", "export", str(back))["exported"]["openEvents"] == 2
     home = Terminal(tmp_path, f"file:{tmp_path / 'home'}")
-    assert home.ask("storage", "import", str(back))["imported"]["openEvents"] == 2
-    assert [row["pending"] for row in home.ask("bus", "stats")] == [2]
+    assert home.run_json("storage", "import", str(back))["imported"]["openEvents"] == 2
+    assert [row["pending"] for row in home.run_json("bus", "stats")] == [2]
 
 
 def test_a_store_on_another_host_is_refused(tmp_path: Path) -> None:
@@ -89,18 +89,18 @@ def test_a_store_on_another_host_is_refused(tmp_path: Path) -> None:
     assert "must be on this host, not on elsewhere" in done.err
 
 
-def test_sending_an_event_outside_of_a_realm_creates_none(types: Typist, tmp_path: Path) -> None:
-    refused = types("send", "--type", "demo.hello")
+def test_sending_an_event_outside_of_a_realm_creates_none(cli: InProcessCli, tmp_path: Path) -> None:
+    refused = cli("send", "--type", "demo.hello")
     assert (refused.code, "`kingdom init` creates a realm" in refused.err) == (1, True)
     assert list(tmp_path.iterdir()) == []
-    assert types("send", "--type", "demo.hello", "--database-url", "file:here").code == 0
+    assert cli("send", "--type", "demo.hello", "--database-url", "file:here").code == 0
 
 
 def test_inside_of_a_realm_its_directory_is_named(
-    types: Typist, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "kingdom.yaml").touch()
     (tmp_path / "deep" / "inside").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "deep" / "inside")
-    result = types("ps")
+    result = cli("ps")
     assert (result.code, f"run this there, or with --config {tmp_path / 'kingdom.yaml'}" in result.err) == (1, True)

@@ -1,4 +1,4 @@
-"""The command line as a whole: how quickly it answers, what it says to a slip, and what it shows."""
+"""The command line as a whole: how quickly it answers, how it reacts to a typing error, and what it shows."""
 
 import asyncio
 import io
@@ -28,7 +28,7 @@ from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.realm import Realm
 from kingdom.roles import declare_application
 from kingdom.workflow.records import ACTIVE, GITS, MCP_SERVERS, TEMPLATES, WORKFLOWS
-from tests.acceptance.front import AGAIN, ENDED, PETITION, TASK, Front, Typist, ask_more
+from tests.acceptance.sample_store import AGAIN, ENDED, PETITION, TASK, InProcessCli, SampleStore, add_question
 from tests.acceptance.terminal import CTRL_C, Terminal
 from tests.patience import PATIENCE_SECONDS
 
@@ -88,20 +88,20 @@ def test_bloat_is_searched_but_not_in_loaded_data() -> None:
     assert int(frozen) > 10_000
 
 
-def test_the_help_has_every_command_and_what_aliases_are_short_for(types: Typist) -> None:
-    page = types("--help").out
-    assert page == types().out == types("-h").out == types("help").out
+def test_the_help_has_every_command_and_what_aliases_are_short_for(cli: InProcessCli) -> None:
+    page = cli("--help").out
+    assert page == cli().out == cli("-h").out == cli("help").out
     assert set(WORDS) <= {line.split()[0] for line in page.splitlines() if line.startswith("  ")}
     for alias, words in ALIASES.items():
         assert f"(= {' '.join(words)})" in " ".join(page.split())
-        result = types(alias, "--help").out
+        result = cli(alias, "--help").out
         assert result.startswith(f"`kingdom {alias}` is short for `kingdom {' '.join(words)}`.\n")
         assert f"Usage: kingdom {' '.join(words)} [OPTIONS]" in result
-    assert types("help", "workflow", "show").out == types("workflow", "show", "-h").out
+    assert cli("help", "workflow", "show").out == cli("workflow", "show", "-h").out
 
 
 def test_nouns_are_singular() -> None:
-    # None of these is the plural of a thing that is listed or shown.
+    # None of these words is the plural of a noun of the command line.
     assert {noun for noun in NOUNS if noun.endswith("s")} == {"status", "ps", "logs", "bus"}
 
 
@@ -129,9 +129,9 @@ def test_nouns_are_singular() -> None:
     ],
 )  # fmt: skip
 def test_a_slip_is_reported_with_its_cause_and_the_next_step(
-    types: Typist, words: tuple[str, ...], cause: str, step: str
+    cli: InProcessCli, words: tuple[str, ...], cause: str, step: str
 ) -> None:
-    done = types(*words)
+    done = cli(*words)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("kingdom: ")
     assert done.err.count("\n") == 1
@@ -139,23 +139,25 @@ def test_a_slip_is_reported_with_its_cause_and_the_next_step(
     assert step in done.err
 
 
-def test_a_noun_without_a_verb_is_explained(types: Typist) -> None:
-    done = types("workflow")
+def test_a_noun_without_a_verb_is_explained(cli: InProcessCli) -> None:
+    done = cli("workflow")
     assert (done.code, "Usage: kingdom workflow [OPTIONS] COMMAND" in done.out) == (2, True)
 
 
-def test_ps_shows_what_has_not_ended_and_each_run_below_its_assignment(there: Typist, front: Front) -> None:
-    shown = [line.split()[:2] for line in there("ps").out.splitlines()]
+def test_ps_shows_what_has_not_ended_and_each_run_below_its_assignment(
+    cli_on_sample: InProcessCli, sample: SampleStore
+) -> None:
+    shown = [line.split()[:2] for line in cli_on_sample("ps").out.splitlines()]
     ids = [words[1] if words[0] == "└" else words[0] for words in shown if len(words) > 1]
-    assert [each for each in ids if each.startswith(("task-", "wf-"))] == [front.run, TASK, AGAIN, f"wf-{TASK}"]
+    assert [each for each in ids if each.startswith(("task-", "wf-"))] == [sample.run, TASK, AGAIN, f"wf-{TASK}"]
     assert ["└", f"wf-{TASK}"] in shown
-    assert ENDED in there("ps", "--all").out
-    assert ENDED not in there("ps", "--all", "--limit", "1").out
+    assert ENDED in cli_on_sample("ps", "--all").out
+    assert ENDED not in cli_on_sample("ps", "--all", "--limit", "1").out
 
 
-def test_nothing_that_is_piped_has_an_escape_sequence(there: Typist) -> None:
+def test_nothing_that_is_piped_has_an_escape_sequence(cli_on_sample: InProcessCli) -> None:
     for words in ((), ("workflow", "resume", "--help"), ("ps",), ("event", "list"), ("show", "last"), ("nonsense",)):
-        done = there(*words)
+        done = cli_on_sample(*words)
         assert done.out + done.err
         assert ESCAPE not in done.out + done.err
 
@@ -173,7 +175,7 @@ def on_a_screen(*words: str, **environment: str) -> str:
         while part := os.read(ours, 4096):
             screen += part
     except OSError:
-        # The last one has left the terminal.
+        # The last process has closed the terminal.
         pass
     finally:
         os.close(ours)
@@ -181,11 +183,11 @@ def on_a_screen(*words: str, **environment: str) -> str:
     return screen.decode()
 
 
-def test_colours_are_for_terminals_that_want_them(front: Front) -> None:
+def test_colours_are_for_terminals_that_want_them(sample: SampleStore) -> None:
     assert ESCAPE in on_a_screen("--help")
     assert ESCAPE not in on_a_screen("--help", NO_COLOR="1")
     assert ESCAPE not in on_a_screen("--help", TERM="dumb")
-    table = ("ps", "--database-url", front.url)
+    table = ("ps", "--database-url", sample.url)
     assert ESCAPE in on_a_screen(*table)
     assert ESCAPE not in on_a_screen(*table, NO_COLOR="1")
     assert ESCAPE not in on_a_screen(*table, TERM="dumb")
@@ -194,25 +196,25 @@ def test_colours_are_for_terminals_that_want_them(front: Front) -> None:
 
 
 def test_a_terminal_that_cannot_show_a_character_shows_another_one(
-    there: Typist, monkeypatch: pytest.MonkeyPatch
+    cli_on_sample: InProcessCli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", screen)
-    assert there("ps").code == 0
+    assert cli_on_sample("ps").code == 0
     screen.seek(0)
     assert f"wf-{TASK}" in screen.read()
 
 
-def test_help_is_as_wide_as_columns_says(types: Typist, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_is_as_wide_as_columns_says(cli: InProcessCli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "50")
     for words in (("--help",), ("ps", "-h")):
-        assert max(map(len, types(*words).out.splitlines())) <= 50
-    assert "<bool>" not in types("ps", "-h").out.replace("--help   -h      <bool>", "")
+        assert max(map(len, cli(*words).out.splitlines())) <= 50
+    assert "<bool>" not in cli("ps", "-h").out.replace("--help   -h      <bool>", "")
 
 
-def test_watching_ends_when_its_output_is_closed(front: Front) -> None:
+def test_watching_ends_when_its_output_is_closed(sample: SampleStore) -> None:
     process = subprocess.Popen(
-        [*KINGDOM, "ps", "--watch", "--json", "--database-url", front.url],
+        [*KINGDOM, "ps", "--watch", "--json", "--database-url", sample.url],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -230,77 +232,81 @@ def test_watching_ends_when_its_output_is_closed(front: Front) -> None:
 
 
 def test_watching_shows_changes_and_ends_with_ctrl_c(
-    front: Front, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sample: SampleStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LINES", "8")
-    shutil.copytree(front.realm, tmp_path / "realm")
+    shutil.copytree(sample.realm, tmp_path / "realm")
     terminal = Terminal(tmp_path, f"file:{tmp_path / 'realm'}")
     with terminal.start("inbox", "--watch", "--json") as watching:
         assert [each["task_id"] for each in json.loads(watching.wait_for_lines(1)[0])] == [TASK]
-        ask_more(tmp_path / "realm")
+        add_question(tmp_path / "realm")
         assert [each["task_id"] for each in json.loads(watching.wait_for_lines(2)[1])] == [TASK, AGAIN]
         watching.process.send_signal(2)
         assert watching.ends() == 130
         assert len(watching.printed_lines()) == 2
     done = terminal.converse("ps", "--watch", until="More:", answer=CTRL_C)
     assert (done.code, "Traceback" in done.out) == (130, False)
-    # The newest row is last, and even a low screen must show it.
-    assert (f"wf-{TASK}" in done.out, front.run in done.out, "2 older one(s)" in done.out) == (True, False, True)
+    # The newest row is last, and even a screen with few lines must show it.
+    assert (f"wf-{TASK}" in done.out, sample.run in done.out, "2 older one(s)" in done.out) == (True, False, True)
 
 
-def test_input_that_is_not_utf_8_is_refused_with_a_sentence(there: Typist, front: Front, tmp_path: Path) -> None:
+def test_input_that_is_not_utf_8_is_refused_with_a_sentence(
+    cli_on_sample: InProcessCli, sample: SampleStore, tmp_path: Path
+) -> None:
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff")
     for words in (
-        ("workflow", "modify", front.run, str(binary)),
+        ("workflow", "modify", sample.run, str(binary)),
         ("event", "send", f"@{binary}"),
         ("event", "send", "-"),
         ("bus", "publish", "--stream", "orders", "--type", "T", "--file", str(binary)),
     ):
-        done = there(*words, text="\udcff")
+        done = cli_on_sample(*words, text="\udcff")
         assert done.code == 2, done
         assert "is not UTF-8" in done.err
 
 
-def test_a_list_reads_only_the_runs_that_it_shows(front: Front, types: Typist, tmp_path: Path) -> None:
-    shutil.copytree(front.realm, tmp_path / "realm")
-    asyncio.run(spoil(tmp_path / "realm", front.run))
-    (shown,) = types("workflow", "list", "-n", "1", "--json").document
+def test_a_list_reads_only_the_runs_that_it_shows(sample: SampleStore, cli: InProcessCli, tmp_path: Path) -> None:
+    shutil.copytree(sample.realm, tmp_path / "realm")
+    asyncio.run(spoil(tmp_path / "realm", sample.run))
+    (shown,) = cli("workflow", "list", "-n", "1", "--json").document
     assert shown["id"] == f"wf-{TASK}"
-    assert [run["id"] for run in types("workflow", "list", "--status", shown["status"], "--json").document] == [
+    assert [run["id"] for run in cli("workflow", "list", "--status", shown["status"], "--json").document] == [
         shown["id"]
     ]
-    assert "There are no runs that match" in types("workflow", "list", "--status", "PAUSED").out
-    assert [each["id"] for each in types("petition", "list", "-n", "1", "--json").document] == [PETITION]
+    assert "There are no runs that match" in cli("workflow", "list", "--status", "PAUSED").out
+    assert [each["id"] for each in cli("petition", "list", "-n", "1", "--json").document] == [PETITION]
 
 
-def test_a_damaged_item_is_reported_and_hides_nothing_else(front: Front, types: Typist, tmp_path: Path) -> None:
-    shutil.copytree(front.realm, tmp_path / "realm")
-    asyncio.run(spoil(tmp_path / "realm", front.run))
+def test_a_damaged_item_is_reported_and_hides_nothing_else(
+    sample: SampleStore, cli: InProcessCli, tmp_path: Path
+) -> None:
+    shutil.copytree(sample.realm, tmp_path / "realm")
+    asyncio.run(spoil(tmp_path / "realm", sample.run))
     for noun, spoilt in (("workflow", "wf-x"), ("event", "evt-cli-x"), ("assignment", "task-x")):
-        listed = types(noun, "list", "--json")
+        listed = cli(noun, "list", "--json")
         assert listed.code == 0
         assert listed.document
         assert f"{spoilt} is left out" in listed.err
-        assert types(noun, "show", "last").code == 0
-        assert types(noun, "show", spoilt).code == 1
+        assert cli(noun, "show", "last").code == 0
+        assert cli(noun, "show", spoilt).code == 1
     for words, left_out in (
         ("ps", {"wf-x", "task-x"}),
         ("inbox", {"task-x", "task-y", "evt-cli-x"}),
-        ("petition list", {front.run, "nothing"}),
+        ("petition list", {sample.run, "nothing"}),
     ):
-        listed = types(*words.split(), "--json")
+        listed = cli(*words.split(), "--json")
         assert (listed.code, bool(listed.document)) == (0, True), listed
         assert {line.partition(" is left out: ")[0] for line in listed.err.splitlines()} == left_out
     for noun in ("template", "git", "mcp"):
-        assert f"{noun}-x is left out" in types(noun, "list", "--json").err
+        assert f"{noun}-x is left out" in cli(noun, "list", "--json").err
     for words in ("workflow show task-x", "petition list task-x"):
-        done = types(*words.split())
+        done = cli(*words.split())
         assert (done.code, "cannot be read by this version" in done.err) == (1, True), done
 
 
 async def spoil(realm: Path, run: str) -> None:
-    """Make the older run unreadable after it made a petition, and do the same with one item of each kind."""
+    """Store a petition of the older run, then make that run and one item of each other kind unreadable."""
     application, began = declare_application(Realm()), utc_now() - timedelta(days=2)
     async with (
         open_bus(f"file:{realm}", application.topology, application.kinds) as bus,

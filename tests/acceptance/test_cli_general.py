@@ -1,4 +1,4 @@
-"""Generals from the command line, on a store of files; the scripted agent plays those that come with Kingdom."""
+"""Generals from the command line, on a store of files. The scripted agent runs the Generals that come with Kingdom."""
 
 import asyncio
 import json
@@ -16,22 +16,22 @@ from kingdom.court.memory import apply_memory_updates
 from kingdom.court.package_files import SHIPPED
 from kingdom.workflow.past_results import NOTICE, PastResult, save_past_result
 from kingdom.workflow.reactions import engine
-from tests.acceptance.front import Typist
 from tests.acceptance.runs import Runs
+from tests.acceptance.sample_store import InProcessCli
 from tests.acceptance.terminal import Terminal
 
 
 @pytest.fixture
-def laptop(types: Typist, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Typist:
+def laptop(cli: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InProcessCli:
     monkeypatch.setenv("KINGDOM_DATABASE_URL", f"file:{tmp_path / 'realm'}")
-    return types
+    return cli
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     directory = tmp_path_factory.mktemp("generals")
     runs = Runs(Terminal(directory, f"file:{directory / 'realm'}"), directory)
-    runs.terminal.ask("git", "create", "shop", str(directory / "app"), "--repo", "acme/shop")
+    runs.terminal.run_json("git", "create", "shop", str(directory / "app"), "--repo", "acme/shop")
     with runs.engine():
         yield runs
 
@@ -41,7 +41,7 @@ def template_for(runs: Runs, name: str, **payload: Any) -> str:
     words = ("general", "preview", name, "--repo", "acme/shop", "--payload", json.dumps(payload))
     previewed = runs.terminal.run(*words)
     assert previewed.code == 0, previewed.err
-    template: str = runs.terminal.ask("template", "create", "-", text=previewed.out)["id"]
+    template: str = runs.terminal.run_json("template", "create", "-", text=previewed.out)["id"]
     return template
 
 
@@ -49,7 +49,7 @@ def petitions(workflow: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return [(each["kind"], each["body"]) for work in workflow["works"] for each in work["petitions"]]
 
 
-def test_a_new_general_is_complete_and_its_next_step_is_shown(laptop: Typist, tmp_path: Path) -> None:
+def test_a_new_general_is_complete_and_its_next_step_is_shown(laptop: InProcessCli, tmp_path: Path) -> None:
     made = laptop("general", "create", "docs")
     assert made.code == 0, made.err
     place = tmp_path / "realm" / "generals" / "gen-docs"
@@ -63,7 +63,7 @@ def test_a_new_general_is_complete_and_its_next_step_is_shown(laptop: Typist, tm
     assert (unfit.code, "is not a valid name for a General" in unfit.err) == (2, True)
 
 
-def test_a_person_sees_what_a_general_has_learned_and_promotes_it(laptop: Typist, tmp_path: Path) -> None:
+def test_a_person_sees_what_a_general_has_learned_and_promotes_it(laptop: InProcessCli, tmp_path: Path) -> None:
     laptop("general", "create", "docs")
     assert laptop("general", "memory", "gen-docs").out == "gen-docs has learned nothing yet.\n"
     place = tmp_path / "realm" / "generals" / "gen-docs"
@@ -75,15 +75,15 @@ def test_a_person_sees_what_a_general_has_learned_and_promotes_it(laptop: Typist
     assert (sentence["everywhere"], sentence["file"]) == (True, "memory/patterns.md")
 
 
-def test_a_realm_without_a_general_shows_how_to_get_one(laptop: Typist) -> None:
+def test_a_realm_without_a_general_shows_how_to_get_one(laptop: InProcessCli) -> None:
     nobody = laptop("general", "list")
     assert "kingdom general install NAME (gen-jira, gen-pr, gen-test, gen-hello, gen-briefing)" in nobody.out
-    assert laptop.ask("general", "list")["generals"] == []
+    assert laptop.run_json("general", "list")["generals"] == []
 
 
-def test_generals_are_listed(laptop: Typist, tmp_path: Path) -> None:
-    laptop.ask("general", "install", "gen-pr")
-    (listed,) = laptop.ask("general", "list")["generals"]
+def test_generals_are_listed(laptop: InProcessCli, tmp_path: Path) -> None:
+    laptop.run_json("general", "install", "gen-pr")
+    (listed,) = laptop.run_json("general", "list")["generals"]
     assert listed == {
         "name": "gen-pr",
         "description": "Reviews a pull request when a review is requested.",
@@ -95,16 +95,16 @@ def test_generals_are_listed(laptop: Typist, tmp_path: Path) -> None:
     assert "github.pr.review_requested" in laptop("general", "list").out
 
 
-def test_a_general_is_shown(laptop: Typist) -> None:
-    laptop.ask("general", "install", "gen-pr")
-    shown = laptop.ask("general", "show", "gen-pr")
+def test_a_general_is_shown(laptop: InProcessCli) -> None:
+    laptop.run_json("general", "install", "gen-pr")
+    shown = laptop.run_json("general", "show", "gen-pr")
     assert shown["general"]["subscribes"][0]["supersedes"] == "{repo}#{payload.number}"
     assert "github.review on *, at most 1" in laptop("general", "show", "gen-pr").out
     unknown = laptop("general", "show", "gen-tea")
     assert (unknown.code, "there are: gen-pr" in unknown.err) == (1, True)
 
 
-def test_a_broken_general_is_reported_and_the_others_stay(laptop: Typist, tmp_path: Path) -> None:
+def test_a_broken_general_is_reported_and_the_others_stay(laptop: InProcessCli, tmp_path: Path) -> None:
     place = tmp_path / "here"
     for name in ("gen-pr", "gen-briefing"):
         shutil.copytree(SHIPPED / name, place / name)
@@ -131,7 +131,7 @@ def test_a_broken_general_is_reported_and_the_others_stay(laptop: Typist, tmp_pa
 
 
 def test_if_strangers_are_accepted_a_general_does_nothing_until_it_names_repositories(
-    laptop: Typist, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    laptop: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     settings = tmp_path / "kingdom.yaml"
@@ -150,40 +150,40 @@ def test_if_strangers_are_accepted_a_general_does_nothing_until_it_names_reposit
     assert laptop("general", "validate", "gen-pr").code == 0
 
 
-def test_a_general_is_replaced_only_on_request(laptop: Typist, tmp_path: Path) -> None:
+def test_a_general_is_replaced_only_on_request(laptop: InProcessCli, tmp_path: Path) -> None:
     draft = tmp_path / "drafts"
     shutil.copytree(SHIPPED / "gen-pr", draft / "gen-pr")
-    laptop.ask("general", "install", str(draft / "gen-pr"))
+    laptop.run_json("general", "install", str(draft / "gen-pr"))
     refused = laptop("general", "install", str(draft / "gen-pr"))
     assert (refused.code, "allowed now: --replace" in refused.err) == (1, True)
     file = draft / "gen-pr" / "general.yaml"
     file.write_text(file.read_text().replace("order: 50", "order: 60"))
-    replaced = laptop.ask("general", "install", str(draft / "gen-pr"), "--replace")
+    replaced = laptop.run_json("general", "install", str(draft / "gen-pr"), "--replace")
     assert replaced["general"]["order"] == 60
     nothing = laptop("general", "install", "gen-tea")
     assert (nothing.code, "neither a folder nor a General that comes with Kingdom" in nothing.err) == (1, True)
     assert laptop("general", "validate", str(tmp_path / "nowhere")).code == 2
 
 
-def test_a_general_is_checked_by_its_name_unless_a_directory_is_called_so(laptop: Typist, tmp_path: Path) -> None:
+def test_a_general_is_checked_by_its_name_unless_a_directory_is_called_so(laptop: InProcessCli, tmp_path: Path) -> None:
     for name in ("gen-pr", "gen-hello"):
-        laptop.ask("general", "install", name)
-    assert [each["name"] for each in laptop.ask("general", "validate", "gen-pr")["generals"]] == ["gen-pr"]
+        laptop.run_json("general", "install", name)
+    assert [each["name"] for each in laptop.run_json("general", "validate", "gen-pr")["generals"]] == ["gen-pr"]
     unknown = laptop("general", "validate", "gen-tea")
     assert (unknown.code, "there is no General and no directory gen-tea" in unknown.err) == (2, True)
     (tmp_path / "gen-pr").mkdir()
-    assert laptop.ask("general", "validate", "gen-pr") == {"directory": "gen-pr", "generals": [], "broken": []}
+    assert laptop.run_json("general", "validate", "gen-pr") == {"directory": "gen-pr", "generals": [], "broken": []}
 
 
-def test_missing_values_are_reported_and_a_repository_is_requested(laptop: Typist) -> None:
-    laptop.ask("general", "install", "gen-pr")
+def test_missing_values_are_reported_and_a_repository_is_requested(laptop: InProcessCli) -> None:
+    laptop.run_json("general", "install", "gen-pr")
     nowhere = laptop("general", "preview", "gen-pr")
     assert (nowhere.code, "name one, such as --repo acme/shop" in nowhere.err) == (2, True)
     previewed = laptop("general", "preview", "gen-pr", "--repo", "acme/shop", "--payload", '{"number": 7}')
     assert "# Review pull request acme/shop#7" in previewed.out
     assert "These values are empty for this event: payload.subject_title" in previewed.err
     words = ("general", "preview", "gen-pr", "--repo", "acme/shop", "--payload", '{"number": 7}')
-    assert "payload.text" in laptop.ask(*words)["missing"]
+    assert "payload.text" in laptop.run_json(*words)["missing"]
 
 
 async def keep_result(realm: Path) -> None:
@@ -206,12 +206,12 @@ async def keep_result(realm: Path) -> None:
         await save_past_result(transaction, result)
 
 
-def test_a_preview_shows_the_earlier_results_that_a_prompt_names(laptop: Typist, tmp_path: Path) -> None:
-    laptop.ask("general", "install", "gen-pr")
+def test_a_preview_shows_the_earlier_results_that_a_prompt_names(laptop: InProcessCli, tmp_path: Path) -> None:
+    laptop.run_json("general", "install", "gen-pr")
     words = ("general", "preview", "gen-pr", "--repo", "acme/shop", "--payload", '{"number": 7}')
-    assert "results.same_subject" in laptop.ask(*words)["missing"]
+    assert "results.same_subject" in laptop.run_json(*words)["missing"]
     asyncio.run(keep_result(tmp_path / "realm"))
-    previewed = laptop.ask(*words)
+    previewed = laptop.run_json(*words)
     assert "results.same_subject" not in previewed["missing"]
     (task,) = previewed["template"]["works"][0]["tasks"]
     assert f"{NOTICE}\n\n> task-20260101-001, " in task["query"]
@@ -219,26 +219,26 @@ def test_a_preview_shows_the_earlier_results_that_a_prompt_names(laptop: Typist,
 
 
 def test_a_new_general_runs_at_once_with_the_scripted_agent(runs: Runs) -> None:
-    runs.terminal.ask("general", "create", "docs")
+    runs.terminal.run_json("general", "create", "docs")
     template = template_for(runs, "gen-docs", text="```script\n{}\n```", **{"from": "anna"})
-    workflow = runs.ask("create", template, "--start", "--wait")
+    workflow = runs.run_json("create", template, "--start", "--wait")
     assert workflow["status"] == "COMPLETED"
     assert workflow["works"][0]["result"] == {"status": "success", "summary": "Hello to you too!"}
 
 
 def test_the_review_is_one_petition_for_its_own_pull_request(runs: Runs) -> None:
-    runs.terminal.ask("general", "install", "gen-pr")
+    runs.terminal.run_json("general", "install", "gen-pr")
     pull = ("git", "-C", str(runs.directory / "app"), "update-ref", "refs/pull/7/head", "HEAD")
     subprocess.run(pull, check=True, capture_output=True)
     template = template_for(runs, "gen-pr", number=7, subject_title='Fix "it"')
-    workflow = runs.ask("create", template, "--start", "--wait")
+    workflow = runs.run_json("create", template, "--start", "--wait")
     ((kind, body),) = petitions(workflow)
     assert (kind, body["repo"], body["number"], body["event"]) == ("github.review", "acme/shop", 7, "COMMENT")
     assert workflow["works"][0]["result"]["status"] == "success"
 
 
 def test_the_tests_of_a_pull_request_are_run_and_reported_in_one_comment(runs: Runs) -> None:
-    runs.terminal.ask("general", "install", "gen-test")
+    runs.terminal.run_json("general", "install", "gen-test")
     app = runs.directory / "app"
     (app / "Makefile").write_text("test:\n\t@echo two tests passed\n")
     for words in (
@@ -249,7 +249,7 @@ def test_the_tests_of_a_pull_request_are_run_and_reported_in_one_comment(runs: R
     ):
         subprocess.run(["git", "-C", str(app), *words], check=True, capture_output=True)
     template = template_for(runs, "gen-test", number=7, subject_title='Fix "it"')
-    workflow = runs.ask("create", template, "--start", "--wait")
+    workflow = runs.run_json("create", template, "--start", "--wait")
     ((kind, body),) = petitions(workflow)
     assert (kind, body["repo"], body["number"]) == ("github.comment", "acme/shop", 7)
     assert workflow["works"][0]["result"]["status"] == "success"
@@ -258,7 +258,7 @@ def test_the_tests_of_a_pull_request_are_run_and_reported_in_one_comment(runs: R
 
 
 def test_a_ticket_is_planned_approved_implemented_and_verified(runs: Runs) -> None:
-    runs.terminal.ask("general", "install", "gen-jira")
+    runs.terminal.run_json("general", "install", "gen-jira")
     template = template_for(runs, "gen-jira", key="SHOP-1", summary='Say "hi"\nthere')
     planned = runs.run("create", template, "--start", "--wait", "--json")
     assert (planned.code, planned.document["status"]) == (4, "AWAITING")
@@ -273,8 +273,8 @@ def test_a_ticket_is_planned_approved_implemented_and_verified(runs: Runs) -> No
 
 
 def test_the_briefing_is_a_message_to_its_channel(runs: Runs) -> None:
-    runs.terminal.ask("general", "install", "gen-briefing")
+    runs.terminal.run_json("general", "install", "gen-briefing")
     template = template_for(runs, "gen-briefing", channel="engineering")
-    workflow = runs.ask("create", template, "--start", "--wait")
+    workflow = runs.run_json("create", template, "--start", "--wait")
     ((kind, body),) = petitions(workflow)
     assert (kind, body["channel"]) == ("slack.message", "engineering")

@@ -36,7 +36,7 @@ def test_engine_and_hosts_share_a_run_through_the_database(terminal: Terminal, t
         assert (done.code, done.document["status"]) == (0, "COMPLETED"), done.err
         assert "+hello" in runs.run("diff", "last").out
         assert "QueryResponded by box" in runs.run("logs", "last").out
-        (listed,) = terminal.ask("host", "list")
+        (listed,) = terminal.run_json("host", "list")
         assert (listed["id"], listed["status"], listed["slots"]) == ("box", "UP", 3)
         assert listed["directory"] == str(tmp_path / "box")
         assert listed["leaseSeconds"] == 30
@@ -55,11 +55,11 @@ def test_a_lost_host_can_be_retired_before_its_lease_expires(files: Terminal, re
     assert "takes no new runs" in files.run("host", "drain", "box").out
     assert "UP, drained" in files.run("host", "list").out
     assert files.run("host", "undrain", "box").out == "Host box takes new runs.\n"
-    assert [host["drained"] for host in files.ask("host", "list")] == [False]
+    assert [host["drained"] for host in files.run_json("host", "list")] == [False]
     careful = files.run("host", "retire", "box")
     assert (careful.code, "add --yes" in careful.err) == (2, True)
     assert files.run("host", "retire", "box", "--yes").out == "Host box is LOST.\n"
-    assert [host["status"] for host in files.ask("host", "list")] == ["LOST"]
+    assert [host["status"] for host in files.run_json("host", "list")] == ["LOST"]
     unknown = files.run("host", "retire", "nobody", "--yes")
     assert (unknown.code, "`kingdom host list`" in unknown.err) == (1, True)
 

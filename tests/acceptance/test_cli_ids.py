@@ -1,4 +1,4 @@
-"""How one thing is called, whatever it is: by its whole id, by a part that is its own, or as the last one."""
+"""Every item can be named by its whole id, by a unique part of it, or as `last`."""
 
 import shutil
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from kingdom.workflow import templates
 from kingdom.workflow.model.steps import operations
 from kingdom.workflow.records import save_step
 from kingdom.workflow.template_file import read_template
-from tests.acceptance.front import AGAIN, ENDED, EVENT, PETITION, TASK, TEMPLATE, Front, Typist
+from tests.acceptance.sample_store import AGAIN, ENDED, EVENT, PETITION, TASK, TEMPLATE, InProcessCli, SampleStore
 
 
-def test_show_works_for_every_kind_of_id(there: Typist, front: Front) -> None:
+def test_show_works_for_every_kind_of_id(cli_on_sample: InProcessCli, sample: SampleStore) -> None:
     nouns = {
-        front.run: ("workflow", "show", front.run),
+        sample.run: ("workflow", "show", sample.run),
         "last": ("workflow", "show", "last"),
         f"wf-{TASK}-w1-t1": ("workflow", "show", f"wf-{TASK}"),
         TASK: ("assignment", "show", TASK),
@@ -30,52 +30,54 @@ def test_show_works_for_every_kind_of_id(there: Typist, front: Front) -> None:
         PETITION: ("petition", "show", PETITION),
         "3f9a01bc": ("petition", "show", PETITION),
         "greet": ("template", "show", "greet"),
-        front.dead: ("bus", "dead", "show", front.dead),
+        sample.dead: ("bus", "dead", "show", sample.dead),
     }
     for thing, words in nouns.items():
-        shown = there("show", thing, "--json")
-        assert (shown.code, shown.out) == (0, there(*words, "--json").out), thing
-    unknown = there("show", "nobody-has-this")
+        shown = cli_on_sample("show", thing, "--json")
+        assert (shown.code, shown.out) == (0, cli_on_sample(*words, "--json").out), thing
+    unknown = cli_on_sample("show", "nobody-has-this")
     assert (unknown.code, "nothing has the id 'nobody-has-this': `kingdom ps --all`" in unknown.err) == (1, True)
-    assert "there is no General 'gen-ghost'" in there("show", "gen-ghost").err
-    assert "has no unique checkpoint 'w1-c9'; it has: none" in there("show", "last-w1-c9").err
-    assert "has no unique task 'w9-t1'; it has: w1-t1" in there("show", "last-w9-t1").err
-    assert "has no unique work 'w9'; it has: w1" in there("show", "last-w9").err
-    assert "'wf-' matches" in there("show", "wf-").err
+    assert "there is no General 'gen-ghost'" in cli_on_sample("show", "gen-ghost").err
+    assert "has no unique checkpoint 'w1-c9'; it has: none" in cli_on_sample("show", "last-w1-c9").err
+    assert "has no unique task 'w9-t1'; it has: w1-t1" in cli_on_sample("show", "last-w9-t1").err
+    assert "has no unique work 'w9'; it has: w1" in cli_on_sample("show", "last-w9").err
+    assert "'wf-' matches" in cli_on_sample("show", "wf-").err
 
 
-def test_a_petition_has_the_same_six_letters_in_every_view(there: Typist) -> None:
-    assert there("petition", "show", "9a01bc", "--json").document["id"] == PETITION
-    assert there("show", "9a01bc").out == there("petition", "show", "9a01bc").out
-    assert (there("show", "a01bc").code, there("petition", "show", "a01bc").code) == (1, 1)
-    assert "write at least the last 6 characters" in there("petition", "show", "a01bc").err
+def test_a_petition_has_the_same_six_letters_in_every_view(cli_on_sample: InProcessCli) -> None:
+    assert cli_on_sample("petition", "show", "9a01bc", "--json").document["id"] == PETITION
+    assert cli_on_sample("show", "9a01bc").out == cli_on_sample("petition", "show", "9a01bc").out
+    assert (cli_on_sample("show", "a01bc").code, cli_on_sample("petition", "show", "a01bc").code) == (1, 1)
+    assert "write at least the last 6 characters" in cli_on_sample("petition", "show", "a01bc").err
 
 
-def test_an_event_or_an_assignment_is_named_by_where_its_id_begins(front: Front, types: Typist, tmp_path: Path) -> None:
-    shutil.copytree(front.realm, tmp_path / "realm")
+def test_an_event_or_an_assignment_is_named_by_where_its_id_begins(
+    sample: SampleStore, cli: InProcessCli, tmp_path: Path
+) -> None:
+    shutil.copytree(sample.realm, tmp_path / "realm")
     for begun in (EVENT[:-1], EVENT[:10]):
-        assert types("event", "show", begun, "--json").document["id"] == EVENT
-        assert types("show", begun, "--json").document["id"] == EVENT
-        assert types("why", begun, "--json").document["event"]["id"] == EVENT
-        assert types("explain", begun, "--json").document["event"]["id"] == EVENT
-    assert types("event", "show", "cli-2026", "--json").document["id"] == EVENT
-    assert types("assignment", "show", "20260206", "--json").document["id"] == ENDED
-    assert types("explain", "task-20260206", "--json").document["about"] == ENDED
+        assert cli("event", "show", begun, "--json").document["id"] == EVENT
+        assert cli("show", begun, "--json").document["id"] == EVENT
+        assert cli("why", begun, "--json").document["event"]["id"] == EVENT
+        assert cli("explain", begun, "--json").document["event"]["id"] == EVENT
+    assert cli("event", "show", "cli-2026", "--json").document["id"] == EVENT
+    assert cli("assignment", "show", "20260206", "--json").document["id"] == ENDED
+    assert cli("explain", "task-20260206", "--json").document["about"] == ENDED
     for number in range(11):
-        types.ask("event", "send", "--type", "demo.hello", "--id", f"{EVENT}-{number:02}")
-    assert types("event", "show", EVENT, "--json").document["id"] == EVENT
+        cli.run_json("event", "send", "--type", "demo.hello", "--id", f"{EVENT}-{number:02}")
+    assert cli("event", "show", EVENT, "--json").document["id"] == EVENT
     for words in (("event", "show"), ("show",), ("why",), ("explain",)):
-        few, many, unknown = (types(*words, begun) for begun in (f"{EVENT}-0", "evt-", "evt-nobody"))
+        few, many, unknown = (cli(*words, begun) for begun in (f"{EVENT}-0", "evt-", "evt-nobody"))
         assert (few.code, many.code, unknown.code) == (1, 1, 1)
         assert f"'{EVENT}-0' matches {EVENT}-09 (pending), {EVENT}-08 (pending), " in few.err
         assert (" and more" in few.err, " and more: write more of the id" in many.err) == (False, True)
         assert "`kingdom event list`" in unknown.err
 
 
-def test_an_irreversible_command_needs_four_characters_of_an_id(there: Typist) -> None:
-    assert there("workflow", "show", "001").code == 0
+def test_an_irreversible_command_needs_four_characters_of_an_id(cli_on_sample: InProcessCli) -> None:
+    assert cli_on_sample("workflow", "show", "001").code == 0
     for words in (("cancel", "001"), ("cancel", "wf-tas"), ("workflow", "delete", "001")):
-        refused = there(*words)
+        refused = cli_on_sample(*words)
         assert (refused.code, "write at least 4 characters of the id" in refused.err) == (1, True)
 
 
@@ -84,12 +86,12 @@ BY_HAND, OF_COURT = "wf-01k9x3v7m2q4t6", "wf-task-20260207-001"
 
 
 def made_at(made: datetime, *, court: bool) -> str:
-    """Return the id of a run that was made then."""
+    """Return the id of a run that was made at this time."""
     return f"wf-task-{made:%Y%m%d}-001" if court else first_id("wf", made)
 
 
 def a_minute_apart(since: datetime, *, court_first: bool) -> list[tuple[str, datetime]]:
-    """Return two ended runs, one of the court, with when they were made; the newest last."""
+    """Return two ended runs with their creation times, the newest last. One of them is a run of the court."""
     moments = ((since, court_first), (since + timedelta(minutes=1), not court_first))
     return [(made_at(made, court=court), made) for made, court in moments]
 
@@ -126,29 +128,35 @@ async def test_last_is_the_newest_also_of_what_has_ended(
     assert await newest(tmp_path / "realm", [*older, *runs], ended=True) == runs[-1][0]
 
 
-def test_cancel_last_gives_up_the_run_that_was_made_last(front: Front, types: Typist, tmp_path: Path) -> None:
-    shutil.copytree(front.realm, tmp_path / "realm")
-    made = types("workflow", "create", "greet", "--json").document["id"]
-    assert types("cancel", "last", "--json").document["id"] == made
-    assert [each["id"] for each in types("workflow", "list", "--json").document] == [made, f"wf-{TASK}", front.run]
-    result = types("explain", "last", "--html", "story.html").out
+def test_cancel_last_gives_up_the_run_that_was_made_last(
+    sample: SampleStore, cli: InProcessCli, tmp_path: Path
+) -> None:
+    shutil.copytree(sample.realm, tmp_path / "realm")
+    made = cli("workflow", "create", "greet", "--json").document["id"]
+    assert cli("cancel", "last", "--json").document["id"] == made
+    assert [each["id"] for each in cli("workflow", "list", "--json").document] == [made, f"wf-{TASK}", sample.run]
+    result = cli("explain", "last", "--html", "story.html").out
     assert result == f"Wrote the timeline of {made} to story.html: open it in a browser.\n"
 
 
 @pytest.mark.parametrize("task", [TASK, AGAIN])
-def test_cancel_takes_the_id_of_an_assignment_too(front: Front, types: Typist, tmp_path: Path, task: str) -> None:
-    shutil.copytree(front.realm, tmp_path / "realm")
-    cancelled = types("cancel", task, "--json")
+def test_cancel_takes_the_id_of_an_assignment_too(
+    sample: SampleStore, cli: InProcessCli, tmp_path: Path, task: str
+) -> None:
+    shutil.copytree(sample.realm, tmp_path / "realm")
+    cancelled = cli("cancel", task, "--json")
     assert (cancelled.code, cancelled.document["id"]) == (0, f"wf-{TASK}")
     assert cancelled.document["wanted"] or cancelled.document["status"] == "CANCELLED"
-    without = types("cancel", ENDED)
+    without = cli("cancel", ENDED)
     assert (without.code, f"{ENDED} is completed and has no run" in without.err) == (1, True)
 
 
-def test_the_last_one_is_the_newest_of_what_a_command_is_about(front: Front, types: Typist, tmp_path: Path) -> None:
-    shutil.copytree(front.realm, tmp_path / "realm")
-    sent = types("event", "send", "--type", "demo.hello", "--json").document["id"]
-    assert types("event", "show", "last", "--json").document["id"] == sent
-    assert types("why", "last", "--json").document["event"]["id"] == sent
-    assert f"{sent} is pending" in types("event", "reroute", "last").err
-    assert types("assignment", "show", "last", "--json").document["id"] == AGAIN
+def test_the_last_one_is_the_newest_of_what_a_command_is_about(
+    sample: SampleStore, cli: InProcessCli, tmp_path: Path
+) -> None:
+    shutil.copytree(sample.realm, tmp_path / "realm")
+    sent = cli("event", "send", "--type", "demo.hello", "--json").document["id"]
+    assert cli("event", "show", "last", "--json").document["id"] == sent
+    assert cli("why", "last", "--json").document["event"]["id"] == sent
+    assert f"{sent} is pending" in cli("event", "reroute", "last").err
+    assert cli("assignment", "show", "last", "--json").document["id"] == AGAIN

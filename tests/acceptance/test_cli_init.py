@@ -19,7 +19,7 @@ from tests.integration.embedded import open_room, until_nothing_is_left
 from tests.integration.standins.github import TOKEN, standing_in
 from tests.patience import PATIENCE_SECONDS
 
-# A busy machine is not what is tested here.
+# These tests must pass on a busy machine, too.
 CALM = """
 chamberlain:
   every_seconds: 1
@@ -28,7 +28,7 @@ chamberlain:
 
 
 def plain(**environment: str) -> dict[str, str]:
-    """Return an environment that says nothing of a store, in which `kingdom` is on PATH."""
+    """Return an environment without a configured store, in which `kingdom` is on PATH."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("KINGDOM_", "PG"))}
     for name in ("DATABASE_URL", "GITHUB_TOKEN"):
         kept.pop(name, None)
@@ -60,7 +60,7 @@ async def follow(directory: Path, steps: list[str], environment: Mapping[str, st
         if step.startswith("kingdom up"):
             lines += [f"{step.partition('#')[0]} 2> up.log & up=$!"]
         elif step.startswith("kingdom status"):
-            # A role that has just begun gives its first sign of life in a moment.
+            # A role that has just started needs a moment until its first heartbeat.
             lines += [f"until {step.partition('#')[0]}; do sleep 0.2; done"]
         else:
             lines += [step]

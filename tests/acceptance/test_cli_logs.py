@@ -27,7 +27,7 @@ def logs(runs: Runs, *words: str) -> Done:
 
 
 def soldier(runs: Runs, workflow_id: str, work: int = 0) -> str:
-    token: str = runs.ask("show", workflow_id)["workflow"]["works"][work]["agent"]["session"]
+    token: str = runs.run_json("show", workflow_id)["workflow"]["works"][work]["agent"]["session"]
     return token.partition("/")[0]
 
 
@@ -36,7 +36,7 @@ def test_a_run_is_shown_across_its_sessions(runs: Runs) -> None:
     runs.template(
         "Talk", {"name": "look", "tasks": [talk]}, {"name": "write", "tasks": [script(write("a.txt", "hello"))]}
     )
-    workflow_id = runs.ask("create", "talk", "--start", "--wait")["id"]
+    workflow_id = runs.run_json("create", "talk", "--start", "--wait")["id"]
     result = logs(runs, workflow_id, "-f")
     assert result.code == 0
     lines = [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in result.out.splitlines()]
@@ -55,7 +55,7 @@ def test_a_run_is_shown_across_its_sessions(runs: Runs) -> None:
 
 def test_a_program_reads_on_where_it_stopped(runs: Runs) -> None:
     runs.template("Read", {"name": "read", "tasks": [script({"say": "one"}, {"say": "two"})]})
-    workflow_id = runs.ask("create", "read", "--start", "--wait")["id"]
+    workflow_id = runs.run_json("create", "read", "--start", "--wait")["id"]
     every = logs(runs, workflow_id, "--json").documents
     assert {each["workId"] for each in every} == {f"{workflow_id}-w1"}
     middle = every[2]["nextOffset"]
@@ -66,7 +66,7 @@ def test_a_program_reads_on_where_it_stopped(runs: Runs) -> None:
 def test_following_sees_a_run_live_and_ends_with_it(runs: Runs) -> None:
     waits = script({"say": "I wait"}, {"wait_for": "app/go"}, {"answer": "I went"})
     runs.template("Wait", {"name": "wait", "tasks": [waits]}, {"name": "after", "tasks": [script({"say": "after"})]})
-    workflow_id = runs.ask("create", "wait", "--start")["id"]
+    workflow_id = runs.run_json("create", "wait", "--start")["id"]
     with runs.terminal.start("logs", workflow_id, "-f") as looking:
         eventually(lambda: any("said      I wait" in line for line in looking.printed_lines()) and "seen")
         assert looking.process.poll() is None
@@ -78,7 +78,7 @@ def test_following_sees_a_run_live_and_ends_with_it(runs: Runs) -> None:
 
 def test_of_a_long_transcript_the_end_is_shown(runs: Runs) -> None:
     runs.template("Long", {"name": "long", "tasks": [script({"say": "begins"})]})
-    workflow_id = runs.ask("create", "long", "--start", "--wait")["id"]
+    workflow_id = runs.run_json("create", "long", "--start", "--wait")["id"]
     path = runs.host_directory / "logs" / "sessions" / f"{soldier(runs, workflow_id)}.json"
     for number in range(5000):
         append_entry(path, {"type": "said", "prompt": f"{number}", "text": f"{number} {'x' * 100}"}, durable=False)
@@ -96,7 +96,7 @@ def test_a_transcript_on_another_machine_is_shown_from_the_store(tmp_path: Path)
     asks = script({"petition": "jira.comment", "body": {"text": "hello"}}, {"answer": "from afar"})
     runs.template("Far", {"name": "far", "tasks": [asks]})
     with runs.engine():
-        workflow_id = runs.ask("create", "far", "--start", "--wait")["id"]
+        workflow_id = runs.run_json("create", "far", "--start", "--wait")["id"]
     asyncio.run(carry_away(store))
     result = logs(runs, workflow_id)
     assert f"the transcript is on host {HOST}, machine elsewhere, in {runs.host_directory}" in result.err
@@ -107,7 +107,7 @@ def test_a_transcript_on_another_machine_is_shown_from_the_store(tmp_path: Path)
 
 
 async def carry_away(store: str) -> None:
-    """Have the store believe that its host is another machine."""
+    """Make the host appear as another machine."""
     application = engine()
     async with open_bus(store, application.topology, application.kinds) as bus, bus.transaction() as transaction:
         record = await transaction.get(HOSTS.name, HOST)

@@ -8,7 +8,7 @@ import pytest
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.bus import Dead, Envelope, LogEntry
 from tests.acceptance import shop
-from tests.acceptance.front import Typist
+from tests.acceptance.sample_store import InProcessCli
 from tests.acceptance.terminal import CTRL_C, SHOP, Terminal, eventually
 
 CLEANED = "recovery.files_cleaned"
@@ -34,13 +34,13 @@ async def kill(dsn: str, stream: str, reason: Dead) -> None:
 
 async def test_migrating_shows_its_plan_and_applies_it_once(terminal: Terminal) -> None:
     elsewhere = ("--schema", "elsewhere")
-    planned = terminal.ask("bus", "migrate", "--dry-run", *elsewhere)
+    planned = terminal.run_json("bus", "migrate", "--dry-run", *elsewhere)
     assert planned["dryRun"] is True
     assert planned["migrations"]
-    applied = terminal.ask("bus", "migrate", *elsewhere)
+    applied = terminal.run_json("bus", "migrate", *elsewhere)
     assert applied == {"schema": "elsewhere", "dryRun": False, "migrations": planned["migrations"]}
-    assert terminal.ask("bus", "migrate", *elsewhere)["migrations"] == []
-    assert terminal.ask("bus", "stats", *elsewhere) == []
+    assert terminal.run_json("bus", "migrate", *elsewhere)["migrations"] == []
+    assert terminal.run_json("bus", "stats", *elsewhere) == []
 
 
 async def test_migrations_behind_pgbouncer_need_a_direct_connection(terminal: Terminal, dsn: str) -> None:
@@ -55,7 +55,7 @@ async def test_stats_show_each_stream_for_people_and_machines(terminal: Terminal
     await publish(dsn, *(Envelope(type="OrderPlaced") for _ in range(3)), Envelope(type="LineAdded"))
     await kill(dsn, "lines", Dead("gone"))
     assert terminal.run("bus", "pause", "shelf.1", "--reason", "tidying").code == 0
-    lines, orders, shelf = terminal.ask("bus", "stats")
+    lines, orders, shelf = terminal.run_json("bus", "stats")
     assert (lines["stream"], lines["pending"], lines["dead"]) == ("lines", 0, 1)
     assert (orders["stream"], orders["pending"], orders["processing"]) == ("orders", 3, 0)
     assert orders["oldestPendingSeconds"] > 0
@@ -89,31 +89,31 @@ async def test_watched_stats_are_redrawn_for_a_person(terminal: Terminal, dsn: s
 
 async def test_a_paused_stream_says_why_and_continues_when_resumed(terminal: Terminal, dsn: str) -> None:
     (event,) = await publish(dsn, Envelope(type="OrderPlaced"))
-    paused = terminal.ask("bus", "pause", "orders", "--reason", "the bank is closed")
+    paused = terminal.run_json("bus", "pause", "orders", "--reason", "the bank is closed")
     assert paused == {"stream": "orders", "reason": "the bank is closed", "actor": "tester"}
     sentence = terminal.run("bus", "why", str(event)).out
     assert "OrderPlaced in orders" in sentence
     assert "paused by tester" in sentence
     assert "the bank is closed" in sentence
-    assert terminal.ask("bus", "resume", "orders") == {"stream": "orders", "wasPaused": True}
+    assert terminal.run_json("bus", "resume", "orders") == {"stream": "orders", "wasPaused": True}
     assert "waits for a free worker" in terminal.run("bus", "why", str(event)).out
 
 
 async def test_a_waiting_event_is_cancelled_at_once_and_a_running_one_by_request(terminal: Terminal, dsn: str) -> None:
     (waiting,) = await publish(dsn, Envelope(type="OrderPlaced"))
-    cancelled = terminal.ask("bus", "cancel", str(waiting), "--stream", "orders")
+    cancelled = terminal.run_json("bus", "cancel", str(waiting), "--stream", "orders")
     assert cancelled == {"eventId": str(waiting), "stream": "orders", "result": "cancelled"}
     (running,) = await publish(dsn, Envelope(type="OrderPlaced"))
     await claim(dsn, "orders")
-    assert terminal.ask("bus", "cancel", str(running), "--stream", "orders")["result"] == "requested"
+    assert terminal.run_json("bus", "cancel", str(running), "--stream", "orders")["result"] == "requested"
     assert "cancellation was requested" in terminal.run("bus", "why", str(running)).out
 
 
 async def test_without_the_application_a_cancelled_head_blocks_its_key(terminal: Terminal, dsn: str) -> None:
     line = [Envelope(type="LineAdded", partition_key="k") for _ in range(2)]
     head, follower = await publish(dsn, *line)
-    terminal.ask("bus", "cancel", str(head), "--stream", "lines")
-    (situation,) = terminal.ask("bus", "why", str(follower))
+    terminal.run_json("bus", "cancel", str(head), "--stream", "lines")
+    (situation,) = terminal.run_json("bus", "why", str(follower))
     assert situation["blockedByEventId"] == str(head)
 
 
@@ -127,13 +127,13 @@ def make_old_partition(dsn: str) -> None:
 
 
 async def test_retention_makes_and_drops_partitions(terminal: Terminal, dsn: str) -> None:
-    made = terminal.ask("bus", "retain", "--ahead-days", "2")
+    made = terminal.run_json("bus", "retain", "--ahead-days", "2")
     assert made["partitionsMade"] == 9
     assert made["dedupKeysRemoved"] == made["recordsRemoved"] == 0
     make_old_partition(dsn)
-    kept = terminal.ask("bus", "retain", "--ahead-days", "2", "--archive-days", "30")
+    kept = terminal.run_json("bus", "retain", "--ahead-days", "2", "--archive-days", "30")
     assert (kept["partitionsMade"], kept["partitionsDropped"]) == (0, 0)
-    assert terminal.ask("bus", "retain", "--ahead-days", "2")["partitionsDropped"] == 1
+    assert terminal.run_json("bus", "retain", "--ahead-days", "2")["partitionsDropped"] == 1
     cleaned = [entry for entry in terminal.run("bus", "tail", "--json").documents if entry["type"] == CLEANED]
     assert [entry["data"] for entry in cleaned] == [{"deleted_count": 1}], "what was removed is counted once"
 
@@ -152,15 +152,17 @@ def test_removals_by_workers_and_engines_are_counted(
         assert eventually(cleaned) == [(actor, {"deleted_count": 1})]
 
 
-def test_pins_name_the_session_that_keeps_old_rows(clerk: Typist, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert clerk("bus", "pins").code == 0
+def test_pins_name_the_session_that_keeps_old_rows(
+    cli_on_database: InProcessCli, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli_on_database("bus", "pins").code == 0
     # A transaction counts as a pin only after a while.
     monkeypatch.setattr("kingdom.backends.postgres.operations._PIN_SECONDS", 0.0)
     with psycopg.connect(dsn, application_name="forgotten") as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT 1")
         session = f"session {connection.info.backend_pid} of "
-        (pin,) = [pin for pin in clerk.ask("bus", "pins") if pin["what"].startswith(session)]
+        (pin,) = [pin for pin in cli_on_database.run_json("bus", "pins") if pin["what"].startswith(session)]
     assert set(pin) == {"what", "ageSeconds", "detail"}
     assert "forgotten" in pin["detail"]
 

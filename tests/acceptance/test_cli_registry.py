@@ -45,7 +45,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_a_repository_is_checked_and_registered_with_its_default_branch(laptop: Terminal, repository: Path) -> None:
-    made = laptop.ask("git", "create", "app", str(repository))
+    made = laptop.run_json("git", "create", "app", str(repository))
     assert made == {
         "id": "app",
         "name": "app",
@@ -56,8 +56,8 @@ def test_a_repository_is_checked_and_registered_with_its_default_branch(laptop: 
         "deleted": False,
         "deleting": False,
     }
-    assert laptop.ask("git", "list") == [made]
-    assert laptop.ask("git", "show", "app") == {"git": made, "users": {"workflows": [], "templates": []}}
+    assert laptop.run_json("git", "list") == [made]
+    assert laptop.run_json("git", "show", "app") == {"git": made, "users": {"workflows": [], "templates": []}}
     shown = laptop.run("git", "show", "app")
     assert "trunk" in shown.out
     again = laptop.run("git", "create", "app", str(repository), "--branch", "dev")
@@ -77,9 +77,9 @@ def test_one_repository_of_github_is_one_git_which_events_find_by_its_repository
         "git app is ACTIVE: events of Acme/Web-App use it, so other cannot have the repository name Acme/Web-App too"
         in again.err
     )
-    twin = laptop.ask("git", "create", "acme-web-app", "https://github.com/acme-web/app.git", "--no-check")
+    twin = laptop.run_json("git", "create", "acme-web-app", "https://github.com/acme-web/app.git", "--no-check")
     assert twin["repo"] == "acme-web/app"
-    assert laptop.ask("git", "create", "other", str(repository), "--repo", "")["repo"] == ""
+    assert laptop.run_json("git", "create", "other", str(repository), "--repo", "")["repo"] == ""
     unfit = laptop.run("git", "create", "third", str(repository), "--repo", "web-app")
     assert (unfit.code, "write it as acme/shop" in unfit.err) == (2, True)
 
@@ -109,22 +109,22 @@ def test_a_repository_that_cannot_be_used_is_refused_unless_the_check_is_skipped
     assert (remote.code, "cannot be reached" in remote.err) == (1, True)
     unfit = laptop.run("git", "create", "My App", str(repository))
     assert (unfit.code, "cannot be the id of a git" in unfit.err) == (2, True)
-    unseen = laptop.ask("git", "create", "app", "https://anna:secret@example.invalid/app.git", "--no-check")
+    unseen = laptop.run_json("git", "create", "app", "https://anna:secret@example.invalid/app.git", "--no-check")
     assert (unseen["defaultBranch"], unseen["url"]) == ("main", "https://example.invalid/app.git")
     assert "secret" not in laptop.run("git", "show", "app").out + laptop.run("git", "list", "--json").out
 
 
 def test_a_deleted_repository_can_be_created_again(laptop: Terminal, repository: Path) -> None:
-    laptop.ask("git", "create", "app", str(repository))
-    assert laptop.ask("git", "delete", "app")["deleted"] is True
-    assert laptop.ask("git", "list") == []
+    laptop.run_json("git", "create", "app", str(repository))
+    assert laptop.run_json("git", "delete", "app")["deleted"] is True
+    assert laptop.run_json("git", "list") == []
     assert "There are no repositories" in laptop.run("git", "list").out
     assert laptop.run("git", "delete", "app").code == 1
-    assert laptop.ask("git", "create", "app", str(repository), "--branch", "dev")["defaultBranch"] == "dev"
+    assert laptop.run_json("git", "create", "app", str(repository), "--branch", "dev")["defaultBranch"] == "dev"
 
 
 def test_an_mcp_server_is_tried_out_and_its_secrets_stay_hidden(laptop: Terminal) -> None:
-    made = laptop.ask("mcp", "create", "shelf", "--command", f"{SERVE} stdio", "--env", "TOKEN=secret")
+    made = laptop.run_json("mcp", "create", "shelf", "--command", f"{SERVE} stdio", "--env", "TOKEN=secret")
     assert made["tools"] == ["lend", "give_back"]
     assert (made["server"]["transport"], made["server"]["env"]) == ("STDIO", ["TOKEN"])
     assert made["server"]["command"] == [*SERVE.split(), "stdio"]
@@ -133,10 +133,10 @@ def test_an_mcp_server_is_tried_out_and_its_secrets_stay_hidden(laptop: Terminal
     assert "lend, give_back" in shown.out
     assert "TOKEN" in shown.out
     assert "secret" not in shown.out
-    assert laptop.ask("mcp", "show", "shelf")["tools"] is None
-    assert [server["id"] for server in laptop.ask("mcp", "list")] == ["shelf"]
-    assert laptop.ask("mcp", "delete", "shelf")["deleted"] is True
-    assert laptop.ask("mcp", "list") == []
+    assert laptop.run_json("mcp", "show", "shelf")["tools"] is None
+    assert [server["id"] for server in laptop.run_json("mcp", "list")] == ["shelf"]
+    assert laptop.run_json("mcp", "delete", "shelf")["deleted"] is True
+    assert laptop.run_json("mcp", "list") == []
 
 
 def test_an_mcp_server_that_does_not_work_is_refused_unless_the_check_is_skipped(laptop: Terminal) -> None:
@@ -149,9 +149,9 @@ def test_an_mcp_server_that_does_not_work_is_refused_unless_the_check_is_skipped
         assert laptop.run("mcp", "create", "shelf", *wrong).code == 2
     contrary = laptop.run("mcp", "create", "shelf", "--url", "http://x", "--transport", "stdio", "--no-check")
     assert (contrary.code, "uses STDIO and needs a command" in contrary.err) == (2, True)
-    made = laptop.ask("mcp", "create", "shelf", "--url", "http://example.invalid/mcp", "--no-check")
+    made = laptop.run_json("mcp", "create", "shelf", "--url", "http://example.invalid/mcp", "--no-check")
     assert (made["server"]["transport"], made["tools"]) == ("STREAMABLE_HTTP", None)
-    older = laptop.ask(
+    older = laptop.run_json(
         "mcp", "create", "old", "--url", "http://example.invalid/sse", "--transport", "sse", "--no-check"
     )
     assert older["server"]["transport"] == "SSE"
@@ -162,25 +162,25 @@ def test_a_template_is_created_edited_and_deleted(laptop: Terminal, repository: 
     file.write_text(TEMPLATE)
     refused = laptop.run("template", "create", str(file))
     assert (refused.code, "refers to git 'app', which is not registered" in refused.err) == (1, True)
-    laptop.ask("git", "create", "app", str(repository))
-    laptop.ask("mcp", "create", "shelf", "--url", "http://example.invalid/mcp", "--no-check")
-    made = laptop.ask("template", "create", str(file))
+    laptop.run_json("git", "create", "app", str(repository))
+    laptop.run_json("mcp", "create", "shelf", "--url", "http://example.invalid/mcp", "--no-check")
+    made = laptop.run_json("template", "create", str(file))
     assert (made["id"], made["gitRefs"]) == ("fix-the-bug", [{"gitId": "app", "baseBranch": "trunk"}])
-    assert laptop.ask("git", "show", "app")["users"]["templates"] == ["fix-the-bug"]
-    assert laptop.ask("template", "list") == [made]
+    assert laptop.run_json("git", "show", "app")["users"]["templates"] == ["fix-the-bug"]
+    assert laptop.run_json("template", "list") == [made]
     assert "repair" in laptop.run("template", "list").out
 
     written = laptop.run("template", "show", "fix-the-bug", "--yaml").out
     assert yaml.safe_load(written)["works"][0]["tasks"][1]["query"] == "Repair it.\nSay how.\n"
-    assert laptop.ask("template", "update", "fix-the-bug", "-", text=written) == made
-    edited = laptop.ask("template", "update", "fix-the-bug", "-", text=written.replace("trunk", "dev"))
+    assert laptop.run_json("template", "update", "fix-the-bug", "-", text=written) == made
+    edited = laptop.run_json("template", "update", "fix-the-bug", "-", text=written.replace("trunk", "dev"))
     assert edited["gitRefs"] == [{"gitId": "app", "baseBranch": "dev"}]
-    assert laptop.ask("template", "show", "fix-the-bug") == edited
+    assert laptop.run_json("template", "show", "fix-the-bug") == edited
     other = laptop.run("template", "update", "fix-the-bug", "-", text=written.replace("id: fix-the-bug", "id: other"))
     assert (other.code, "- defines template 'other', not 'fix-the-bug'" in other.err) == (2, True)
 
-    assert laptop.ask("template", "delete", "fix-the-bug")["deleted"] is True
-    assert laptop.ask("template", "list") == []
+    assert laptop.run_json("template", "delete", "fix-the-bug")["deleted"] is True
+    assert laptop.run_json("template", "list") == []
     ghost = laptop.run("template", "from-workflow", "wf-ghost", "Again")
     assert (ghost.code, "there is no workflow 'wf-ghost'" in ghost.err) == (1, True)
 
@@ -195,5 +195,5 @@ def test_a_file_is_checked_without_a_store(laptop: Terminal, realm: Path, tmp_pa
     assert (refused.code, f"{bad}:6: works[0].task: unknown field" in refused.err) == (2, True)
     assert "is not UTF-8" in laptop.run("template", "validate", str(binary)).err
     assert laptop.run("template", "validate", str(tmp_path / "none.yaml")).code == 2
-    assert laptop.ask("template", "schema")["$ref"] == "#/$defs/TemplateFile"
+    assert laptop.run_json("template", "schema")["$ref"] == "#/$defs/TemplateFile"
     assert not realm.exists()

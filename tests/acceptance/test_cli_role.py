@@ -1,4 +1,4 @@
-"""Roles as systemd starts them: one process each, which tell from the store how the last one of their role ended."""
+"""Roles as systemd starts them: each process reads from the store how the previous process of its role ended."""
 
 import signal
 from collections.abc import Iterator

@@ -28,7 +28,7 @@ from kingdom.court.records import CURRENT, load, receive_event, save
 from kingdom.court.status import StatusSources
 from kingdom.realm import Realm
 from kingdom.roles import declare_application
-from tests.acceptance.front import Typist
+from tests.acceptance.sample_store import InProcessCli
 from tests.integration.running import eventually
 from tests.patience import PATIENCE_SECONDS
 
@@ -39,10 +39,10 @@ HELLO = ("--type", "demo.hello", "--id", EVENT)
 
 
 @pytest.fixture
-def types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Typist:
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> InProcessCli:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KINGDOM_DATABASE_URL", f"file:{tmp_path / 'realm'}")
-    return Typist(capsys, monkeypatch)
+    return InProcessCli(capsys, monkeypatch)
 
 
 @asynccontextmanager
@@ -91,36 +91,34 @@ def asking(directory: Path, *tasks: str) -> None:
     asyncio.run(make())
 
 
-def test_a_waiting_sender_gets_the_question_and_the_command_that_answers_it(types: Typist, tmp_path: Path) -> None:
+def test_a_waiting_sender_gets_the_question_and_the_command_that_answers_it(cli: InProcessCli, tmp_path: Path) -> None:
     asking(tmp_path, TASK)
-    done = types("send", *HELLO, "--wait")
+    done = cli("send", *HELLO, "--wait")
     assert (done.code, done.out) == (
         4,
         f"{TASK} asks: May I? (yes / no)\nAnswer with: kingdom answer {TASK} TEXT\n",
     )
-    asked = types("send", *HELLO, "--wait", "--json")
+    asked = cli("send", *HELLO, "--wait", "--json")
     assert (asked.code, asked.document["status"]) == (4, "dispatched")
     assert f"kingdom answer {TASK} TEXT" in asked.err
 
 
-def test_sending_the_same_event_twice_is_no_failure(types: Typist) -> None:
-    first = types("send", *HELLO, "--payload", '{"from": "anna"}', "--json")
-    again = types("send", *HELLO, "--payload", '{"from": "anna"}', "--json")
+def test_sending_the_same_event_twice_is_no_failure(cli: InProcessCli) -> None:
+    first = cli("send", *HELLO, "--payload", '{"from": "anna"}', "--json")
+    again = cli("send", *HELLO, "--payload", '{"from": "anna"}', "--json")
     assert (first.code, again.code, again.out) == (0, 0, first.out)
-    assert (
-        "already exists (pending) and was not sent again" in types("send", *HELLO, "--payload", '{"from": "anna"}').out
-    )
-    assert len(json.loads(types("event", "list", "--json").out)) == 1
-    other = types("send", *HELLO, "--payload", '{"from": "ben"}')
+    assert "already exists (pending) and was not sent again" in cli("send", *HELLO, "--payload", '{"from": "anna"}').out
+    assert len(json.loads(cli("event", "list", "--json").out)) == 1
+    other = cli("send", *HELLO, "--payload", '{"from": "ben"}')
     assert (other.code, "with other content: give this event another id" in other.err) == (1, True)
 
 
-def test_the_assignment_log_has_a_line_for_each_event_and_answer_of_a_person(types: Typist, tmp_path: Path) -> None:
-    sent = types("send", *HELLO)
-    types("send", *HELLO)
+def test_the_assignment_log_has_a_line_for_each_event_and_answer_of_a_person(cli: InProcessCli, tmp_path: Path) -> None:
+    sent = cli("send", *HELLO)
+    cli("send", *HELLO)
     assert (sent.code, sent.err) == (0, "")
     asking(tmp_path, TASK)
-    answered = types("answer", TASK, "yes", "--json")
+    answered = cli("answer", TASK, "yes", "--json")
     assert (answered.code, answered.err) == (0, "")
     lines = (tmp_path / "realm" / "logs" / "tasks.log").read_text().splitlines()
     emitted = [line.partition("[EVENT] Emitted: ")[2].partition(" ")[0] for line in lines]
@@ -128,8 +126,8 @@ def test_the_assignment_log_has_a_line_for_each_event_and_answer_of_a_person(typ
 
 
 @pytest.mark.parametrize("wrong", ["v1.2", "release-v1.2", "evt-x", "evt--1"])
-def test_an_invalid_event_id_is_refused_with_a_valid_one(types: Typist, wrong: str) -> None:
-    done = types("send", "--type", "demo.hello", "--id", wrong)
+def test_an_invalid_event_id_is_refused_with_a_valid_one(cli: InProcessCli, wrong: str) -> None:
+    done = cli("send", "--type", "demo.hello", "--id", wrong)
     assert (done.code, done.out) == (1, "")
     assert f"{wrong!r} is not a valid event id: write evt-SOURCE-NAME, such as evt-cli-" in done.err
 
@@ -138,18 +136,18 @@ def test_an_invalid_event_id_is_refused_with_a_valid_one(types: Typist, wrong: s
     ("named", "meant"), [("last", LATER), ("001", TASK), ("20260208", LATER), ("task-20260207", TASK), (TASK, TASK)]
 )
 def test_a_question_is_found_by_any_unique_part_of_its_id(
-    types: Typist, tmp_path: Path, named: str, meant: str
+    cli: InProcessCli, tmp_path: Path, named: str, meant: str
 ) -> None:
     asking(tmp_path, TASK, LATER)
-    answered = types("answer", named, "yes", "--json")
+    answered = cli("answer", named, "yes", "--json")
     assert (answered.code, answered.document["task_id"]) == (0, meant)
 
 
-def test_an_ambiguous_or_unknown_question_is_reported(types: Typist, tmp_path: Path) -> None:
+def test_an_ambiguous_or_unknown_question_is_reported(cli: InProcessCli, tmp_path: Path) -> None:
     asking(tmp_path, TASK, LATER)
-    both = types("answer", "task-2026", "yes")
+    both = cli("answer", "task-2026", "yes")
     assert (both.code, TASK in both.err, LATER in both.err) == (1, True, True)
-    none = types("answer", "999", "yes")
+    none = cli("answer", "999", "yes")
     assert (none.code, f"999 has no open question; these have one: {TASK}, {LATER}" in none.err) == (1, True)
 
 
@@ -210,7 +208,7 @@ async def test_a_waiting_sender_learns_once_what_delays_the_event(
             wait_for(CommandOutput(json=False), bus, EVENT, sender.sources, patience_seconds=0.0)
         )
         await sender.until_printed(f"{EVENT} is waiting: no role is running, run `kingdom up`")
-        # A heartbeat of the future does not become too old, however slow the machine is.
+        # A heartbeat in the future never becomes too old, however slow the machine is.
         for role in sender.sources.roles:
             await FileHeartbeatWriter(tmp_path / "realm", role).beat(utc_now() + timedelta(hours=1))
         await sender.until_printed("the King has not routed it yet")
@@ -242,13 +240,13 @@ async def test_a_long_wait_is_reported_again(tmp_path: Path, capsys: pytest.Capt
         await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
 
-def test_ps_shows_waiting_events_when_nothing_runs(types: Typist) -> None:
-    assert types("send", *HELLO).code == 0
+def test_ps_shows_waiting_events_when_nothing_runs(cli: InProcessCli) -> None:
+    assert cli("send", *HELLO).code == 0
     assert (
-        types("ps").out
+        cli("ps").out
         == "Nothing is running, but events wait: kingdom status. To see what has ended: kingdom ps --all\n"
     )
-    assert types("ps", "--json").document == []
+    assert cli("ps", "--json").document == []
 
 
 def _health(percent: int) -> Record:

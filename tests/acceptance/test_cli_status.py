@@ -26,7 +26,7 @@ from kingdom.realm import Realm
 from kingdom.roles import declare_application
 from kingdom.workflow.model.resources.host import Host
 from kingdom.workflow.records import HOSTS
-from tests.acceptance.front import Typist
+from tests.acceptance.sample_store import InProcessCli
 from tests.acceptance.terminal import Terminal
 
 SEE, IN = "see chamberlain.health.", "in kingdom.yaml"
@@ -34,10 +34,12 @@ ALL = f"{SEE}orange and red {IN}"
 
 
 @pytest.fixture
-def types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, realm: Path) -> Typist:
+def cli(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, realm: Path
+) -> InProcessCli:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KINGDOM_DATABASE_URL", f"file:{realm}")
-    return Typist(capsys, monkeypatch)
+    return InProcessCli(capsys, monkeypatch)
 
 
 def change(realm: Path, act: Callable[[Transaction], Awaitable[None]]) -> None:
@@ -92,13 +94,13 @@ async def fill(transaction: Transaction) -> None:
     await save_question(transaction, ask)
 
 
-def test_status_shows_what_waits_for_what_and_what_needs_a_person(types: Typist, realm: Path) -> None:
+def test_status_shows_what_waits_for_what_and_what_needs_a_person(cli: InProcessCli, realm: Path) -> None:
     change(realm, fill)
-    assert types("event", "send", "--type", "demo.hello").code == 0
-    assert types("bus", "pause", "court.result", "--reason", "a look").code == 0
+    assert cli("event", "send", "--type", "demo.hello").code == 0
+    assert cli("bus", "pause", "court.result", "--reason", "a look").code == 0
     asyncio.run(FileHeartbeatWriter(realm, "king").beat(utc_now()))
     asyncio.run(FileHeartbeatWriter(realm, "envoy").beat(utc_now() - timedelta(hours=1)))
-    done = types("status", "--json")
+    done = cli("status", "--json")
     assert done.code == 1
     standing = done.document
     assert (standing["health"]["level"], standing["health"]["reason"]) == ("yellow", "memory_percent: 65")
@@ -119,7 +121,7 @@ def test_status_shows_what_waits_for_what_and_what_needs_a_person(types: Typist,
     commands = [trouble["command"] for trouble in standing["troubles"]]
     assert {"kingdom role envoy", "kingdom inbox", "kingdom bus resume court.result"} <= set(commands)
     assert "kingdom general list" in commands
-    shown = types("status")
+    shown = cli("status")
     assert shown.code == 1
     for words in (
         "see chamberlain.health.yellow in kingdom.yaml",
@@ -127,7 +129,7 @@ def test_status_shows_what_waits_for_what_and_what_needs_a_person(types: Typist,
         "envoy has had no heartbeat for 36",
     ):
         assert words in shown.out
-    # Those that never ran take one line, however many they are.
+    # All Generals that never ran share one line.
     assert "! chamberlain, soldiers, general and sentinel do not run  → kingdom up\n" in shown.out
     assert shown.out.count("chamberlain,") == 1
 
@@ -169,10 +171,10 @@ def test_status_shows_what_waits_for_what_and_what_needs_a_person(types: Typist,
     ],
 )
 def test_status_says_what_the_health_holds_back_and_which_setting_decides_it(
-    types: Typist, realm: Path, used: dict[str, float], level: str, stops: int, effect: str
+    cli: InProcessCli, realm: Path, used: dict[str, float], level: str, stops: int, effect: str
 ) -> None:
     change(realm, partial(set_health, used=used))
-    standing = types("status", "--json").document
+    standing = cli("status", "--json").document
     assert {**standing["health"], "age_seconds": 0, "reason": ""} == {
         "level": level,
         "reason": "",
@@ -183,13 +185,13 @@ def test_status_says_what_the_health_holds_back_and_which_setting_decides_it(
     assert any("nothing new starts" in trouble["what"] for trouble in standing["troubles"]) == stops
 
 
-def test_an_old_reading_of_the_health_and_spent_money_need_a_person(types: Typist, realm: Path) -> None:
+def test_an_old_reading_of_the_health_and_spent_money_need_a_person(cli: InProcessCli, realm: Path) -> None:
     async def act(transaction: Transaction) -> None:
         await set_health(transaction, {MEMORY: 5}, 600)
         await set_quota(transaction, MONEY, {}, spent=300)
 
     change(realm, act)
-    standing = types("status", "--json").document
+    standing = cli("status", "--json").document
     assert standing["health"]["level"] == "orange"
     whats = " ".join(trouble["what"] for trouble in standing["troubles"])
     assert "which counts as orange" in whats
@@ -197,7 +199,7 @@ def test_an_old_reading_of_the_health_and_spent_money_need_a_person(types: Typis
 
 
 def test_a_machine_short_of_memory_is_reported_with_its_setting_and_a_single_host_is_no_court(
-    types: Typist, realm: Path
+    cli: InProcessCli, realm: Path
 ) -> None:
     async def act(transaction: Transaction) -> None:
         await set_health(transaction, {MEMORY: 95})
@@ -205,7 +207,7 @@ def test_a_machine_short_of_memory_is_reported_with_its_setting_and_a_single_hos
         await transaction.put(Record(kind=HOSTS.name, id="vm", state=host.status, doc=msgspec.to_builtins(host)))
 
     change(realm, act)
-    assert types("status", "--json").document["troubles"] == [
+    assert cli("status", "--json").document["troubles"] == [
         {"what": "no role of the court runs, only an engine or a host", "command": "kingdom up"},
         {
             "what": "health is red (memory_percent: 95): nothing new starts"
@@ -215,8 +217,8 @@ def test_a_machine_short_of_memory_is_reported_with_its_setting_and_a_single_hos
     ]
 
 
-def test_a_missing_court_is_reported_as_such(types: Typist, realm: Path) -> None:
-    assert types("status").code == 1
+def test_a_missing_court_is_reported_as_such(cli: InProcessCli, realm: Path) -> None:
+    assert cli("status").code == 1
     assert not realm.exists()
 
 

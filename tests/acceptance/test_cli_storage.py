@@ -28,7 +28,7 @@ NOTHING = {
 HELD = {**NOTHING, "openEvents": 3, "deadEvents": 1, "blockedKeys": 1, "pausedStreams": 1, "logEntries": 1}
 
 
-async def furnish(terminal: Terminal, dsn: str) -> None:
+async def fill_every_state(terminal: Terminal, dsn: str) -> None:
     async with PostgresBus(dsn, shop.topology) as bus:
         await bus.publish(*(Envelope(type="LineAdded", partition_key="k") for _ in range(2)))
         (head,) = await bus.claim("lines", 1, "somebody")
@@ -46,8 +46,8 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 async def packed(terminal: Terminal, dsn: str, file: Path) -> Path:
     """Return an archive of a store, and leave an empty one elsewhere."""
-    await furnish(terminal, dsn)
-    assert terminal.ask("storage", "export", str(file))["exported"] == HELD
+    await fill_every_state(terminal, dsn)
+    assert terminal.run_json("storage", "export", str(file))["exported"] == HELD
     assert terminal.run("bus", "migrate", *ELSEWHERE).code == 0
     return file
 
@@ -68,10 +68,10 @@ def test_the_help_names_the_storage_and_its_commands(terminal: Terminal) -> None
 
 
 async def test_open_work_is_done_where_it_was_moved_to(terminal: Terminal, packed: Path) -> None:
-    moved = terminal.ask("storage", "import", str(packed), *ELSEWHERE)
+    moved = terminal.run_json("storage", "import", str(packed), *ELSEWHERE)
     expected = {"file": str(packed), "from": "postgresql", "to": "postgresql", "exported": HELD, "imported": HELD}
     assert moved == expected
-    assert terminal.ask("bus", "dead", "list", *ELSEWHERE)[0]["errorMessage"] == "gone"
+    assert terminal.run_json("bus", "dead", "list", *ELSEWHERE)[0]["errorMessage"] == "gone"
     with terminal.worker(*ELSEWHERE):
         entries = eventually(lambda: len(log := placed(terminal)) == 2 and log)
     assert entries == [{"order": 0}, {"order": 1}]
@@ -85,13 +85,13 @@ def placed(terminal: Terminal) -> list[dict[str, int]]:
 def test_items_of_runs_move_from_files_to_files(terminal: Terminal, tmp_path: Path, file: Path) -> None:
     here, there = (("--database-url", f"file:{tmp_path / name}") for name in ("here", "there"))
     assert terminal.run("git", "create", "app", "/nowhere", "--no-check", *here).code == 0
-    assert terminal.ask("storage", "export", str(file), *here)["exported"]["records"] > 0
+    assert terminal.run_json("storage", "export", str(file), *here)["exported"]["records"] > 0
     assert terminal.run("storage", "import", str(file), *there).code == 0
-    assert terminal.ask("git", "show", "app", *there) == terminal.ask("git", "show", "app", *here)
+    assert terminal.run_json("git", "show", "app", *there) == terminal.run_json("git", "show", "app", *here)
 
 
 async def test_people_see_what_was_counted_on_both_sides(terminal: Terminal, dsn: str, file: Path) -> None:
-    await furnish(terminal, dsn)
+    await fill_every_state(terminal, dsn)
     exported = terminal.run("storage", "export", str(file))
     assert exported.code == 0
     assert "open events" in exported.out
@@ -135,21 +135,21 @@ def test_a_damaged_archive_is_refused_and_nothing_is_written(
     assert done.code == 1
     assert "export it again" in done.err
     assert done.out == ""
-    assert terminal.ask("bus", "stats", *ELSEWHERE) == []
+    assert terminal.run_json("bus", "stats", *ELSEWHERE) == []
 
 
 async def test_a_store_that_holds_something_is_left_as_it_is(terminal: Terminal, packed: Path) -> None:
-    before = terminal.ask("bus", "stats")
+    before = terminal.run_json("bus", "stats")
     done = terminal.run("storage", "import", str(packed))
     assert done.code == 1
     assert "not empty, it has 3 open events" in done.err
-    assert [row | {"oldestPendingSeconds": 0} for row in terminal.ask("bus", "stats")] == [
+    assert [row | {"oldestPendingSeconds": 0} for row in terminal.run_json("bus", "stats")] == [
         row | {"oldestPendingSeconds": 0} for row in before
     ]
 
 
 async def test_a_store_with_events_in_flight_is_not_exported(terminal: Terminal, dsn: str, file: Path) -> None:
-    await furnish(terminal, dsn)
+    await fill_every_state(terminal, dsn)
     async with PostgresBus(dsn, shop.topology) as bus:
         assert await bus.claim("orders", 1, "somebody")
         done = terminal.run("storage", "export", str(file))
@@ -159,9 +159,9 @@ async def test_a_store_with_events_in_flight_is_not_exported(terminal: Terminal,
 
 
 async def test_a_store_that_changed_during_the_check_is_reported(terminal: Terminal, dsn: str, file: Path) -> None:
-    await furnish(terminal, dsn)
+    await fill_every_state(terminal, dsn)
     with psycopg.connect(dsn) as connection:
-        # The export waits here, its snapshot taken already.
+        # The export waits here, after it has taken its snapshot.
         connection.execute("LOCK TABLE kingdom.log IN ACCESS EXCLUSIVE MODE")
         exporting = asyncio.create_task(asyncio.to_thread(terminal.run, "storage", "export", str(file)))
         await asyncio.to_thread(eventually, lambda: waiting(connection))

@@ -47,7 +47,7 @@ def two_hosts(runs: Runs, store: str) -> Iterator[None]:
 
 def host_of(runs: Runs, workflow_id: str) -> str:
     def placed() -> str:
-        placement = runs.ask("show", workflow_id)["workflow"]["placement"]
+        placement = runs.run_json("show", workflow_id)["workflow"]["placement"]
         return placement["host"] if placement else ""
 
     return eventually(placed)
@@ -55,14 +55,14 @@ def host_of(runs: Runs, workflow_id: str) -> str:
 
 def wait_until_busy(runs: Runs, count: int) -> None:
     def busy() -> bool | str:
-        return sum(host["busy"] for host in runs.terminal.ask("host", "list")) == count and "busy"
+        return sum(host["busy"] for host in runs.terminal.run_json("host", "list")) == count and "busy"
 
     eventually(busy)
 
 
 def entries_in_file(runs: Runs, host: str, workflow_id: str) -> list[dict[str, Any]]:
     """Return the transcripts of a run on its hosts, in the order of its Works."""
-    works = runs.ask("show", workflow_id)["workflow"]["works"]
+    works = runs.run_json("show", workflow_id)["workflow"]["works"]
     soldiers = [work["agent"]["session"].partition("/")[0] for work in works]
     return [
         entry
@@ -84,9 +84,9 @@ def test_runs_on_other_machines_are_followed_and_read_in_full(runs: Runs, dsn: s
     with two_hosts(runs, dsn):
         hosts = {}
         for count in (1, 2):
-            workflow_id = runs.ask("create", "far", "--start")["id"]
+            workflow_id = runs.run_json("create", "far", "--start")["id"]
             hosts[workflow_id] = host_of(runs, workflow_id)
-            # A host that does not say yet that it is busy could get the next run too.
+            # A host that has not reported yet that it is busy could get the next run, too.
             wait_until_busy(runs, count)
         ids = list(hosts)
         assert set(hosts.values()) == {EAST, WEST}
@@ -120,13 +120,13 @@ def reads_everything(runs: Runs, workflow_id: str, host: str, written: list[dict
     assert "+hello" in diff.out
     assert "+again" in diff.out
     assert f"as of checkpoint {workflow_id}-w2-c1" in diff.err
-    (since,) = runs.ask("diff", workflow_id, "--since", "w1-c1")
+    (since,) = runs.run_json("diff", workflow_id, "--since", "w1-c1")
     assert "+again" in since["diff"]
     assert "+hello" not in since["diff"]
-    shown = runs.ask("show", workflow_id)["workflow"]
+    shown = runs.run_json("show", workflow_id)["workflow"]
     assert [since["since"], since["until"]] == [next(iter(each["commits"].values())) for each in shown["checkpoints"]]
 
-    story = runs.terminal.ask("explain", workflow_id)
+    story = runs.terminal.run_json("explain", workflow_id)
     assert story["status"] == "COMPLETED"
     works = [moment["work_id"] for moment in story["moments"] if moment["work_id"]]
     assert {f"{workflow_id}-w1", f"{workflow_id}-w2"} <= set(works)

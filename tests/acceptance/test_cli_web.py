@@ -32,8 +32,8 @@ class Realm:
     def words(self, *words: str) -> tuple[str, ...]:
         return (*words, "--config", str(self.settings))
 
-    def ask(self, *words: str) -> Any:
-        return self.terminal.ask(*self.words(*words))
+    def run_json(self, *words: str) -> Any:
+        return self.terminal.run_json(*self.words(*words))
 
     @contextmanager
     def serving(self, *words: str) -> Iterator[tuple[Running, httpx.Client]]:
@@ -50,8 +50,8 @@ def realm(request: pytest.FixtureRequest, tmp_path: Path) -> Realm:
 
 
 def sign_in(realm: Realm, client: httpx.Client) -> None:
-    """Redeem the link of an invite as the page does, which has the secret from the fragment of the link."""
-    link = urlsplit(realm.ask("web", "invite", "dana", "--may", "look")["url"])
+    """Redeem an invite as the page does, which reads the secret from the fragment of the link."""
+    link = urlsplit(realm.run_json("web", "invite", "dana", "--may", "look")["url"])
     assert client.get(f"{link.scheme}://{link.netloc}{link.path}").status_code == 200
     reply = client.post("/api/v1/session", json={"secret": link.fragment}, headers=SAME_ORIGIN)
     assert reply.json() == {"name": "dana", "may": ["look"], "generals": []}
@@ -73,8 +73,8 @@ def test_a_server_signs_people_in_and_asks_its_streams_to_come_back_when_it_ends
     with realm.serving("web") as (_, again):
         again.cookies = client.cookies
         assert again.get("/api/v1/me").json()["name"] == "dana"
-        assert [each["name"] for each in realm.ask("web", "sessions", "list")] == ["dana"]
-        realm.ask("web", "sessions", "revoke", "dana")
+        assert [each["name"] for each in realm.run_json("web", "sessions", "list")] == ["dana"]
+        realm.run_json("web", "sessions", "revoke", "dana")
         assert again.get("/api/v1/me").status_code == 401
 
 

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from psycopg.conninfo import conninfo_to_dict
 
 from bench.postgres import PrivateBouncer
-from tests.acceptance.front import Typist
+from tests.acceptance.sample_store import InProcessCli
 from tests.acceptance.store import open_rows, statuses
 from tests.acceptance.terminal import SHOP, Terminal, eventually
 from tests.patience import PATIENCE_SECONDS
@@ -29,7 +29,7 @@ def orders(terminal: Terminal, count: int, **payload: object) -> list[str]:
 
 def test_one_terminal_publishes_another_handles_and_a_third_shows(terminal: Terminal, dsn: str) -> None:
     with terminal.worker() as worker, terminal.start("bus", "tail", "-f", "--from", "start", "--json") as tail:
-        published = terminal.ask(*PUBLISH, "--payload", '{"order": 7}')
+        published = terminal.run_json(*PUBLISH, "--payload", '{"order": 7}')
         entry = json.loads(tail.wait_for_lines(1)[0])
         assert (entry["type"], entry["actor"], entry["data"]) == ("order.placed", "shop", {"order": 7})
         eventually(lambda: statuses(dsn)[published["eventId"]] == "DONE" and "done")
@@ -40,7 +40,7 @@ def test_one_terminal_publishes_another_handles_and_a_third_shows(terminal: Term
 
 def test_every_log_line_of_a_delivery_names_its_event(terminal: Terminal) -> None:
     with terminal.worker() as worker:
-        published = terminal.ask(*PUBLISH, "--aggregate", "order/7", "--payload", '{"fail": "never"}')
+        published = terminal.run_json(*PUBLISH, "--aggregate", "order/7", "--payload", '{"fail": "never"}')
         (refusal,) = worker.logs("not done")
         lines = [*worker.lines_about("placing"), *worker.lines_about("placing, says the standard library"), refusal]
     assert len(lines) >= 3
@@ -92,11 +92,11 @@ def test_the_metrics_of_the_bus_get_the_prefix_of_the_environment(terminal: Term
 @pytest.mark.parametrize(
     "words", [("bus", "work", SHOP), ("role", "engine"), ("up",), ("role", "king"), ("role", "general")]
 )
-def test_a_metrics_port_that_is_taken_is_refused_in_one_sentence(types: Typist, words: tuple[str, ...]) -> None:
+def test_a_metrics_port_that_is_taken_is_refused_in_one_sentence(cli: InProcessCli, words: tuple[str, ...]) -> None:
     Path("kingdom.yaml").write_text("database_url: file:realm\n")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = types(*words, "--metrics-port", str(port))
+        done = cli(*words, "--metrics-port", str(port))
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert done.err.startswith(f"kingdom: metrics cannot be served on 127.0.0.1:{port} (")
     assert done.err.endswith("choose another port\n")
@@ -160,7 +160,7 @@ def test_only_the_chosen_streams_are_worked_on(terminal: Terminal, dsn: str) -> 
     words = ("--stream", "shelf.1", "--stream", "orders", "--concurrency", "2", "--batch", "5")
     with terminal.worker(*words) as worker:
         assert worker.lines_about("worker started")[0]["streams"] == ["shelf.1", "orders"]
-        line = terminal.ask("bus", "publish", "--app", SHOP, "--type", "LineAdded")
+        line = terminal.run_json("bus", "publish", "--app", SHOP, "--type", "LineAdded")
         (order,) = orders(terminal, 1)
         worker.logs("placing")
         eventually(lambda: statuses(dsn)[order] == "DONE" and "done")

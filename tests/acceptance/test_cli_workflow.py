@@ -47,7 +47,7 @@ def test_a_run_is_followed_to_its_end_and_everything_it_left_can_be_seen(runs: R
 
     report = runs.run("report", workflow_id)
     assert "All is well." in report.out
-    (document,) = runs.ask("report", workflow_id, "w1-t1")
+    (document,) = runs.run_json("report", workflow_id, "w1-t1")
     assert (document["workName"], document["text"]) == ("greet", "# Result\n\nAll is well.")
     assert "has no reportOutline" in runs.run("report", workflow_id, "w2-t1").out
 
@@ -69,16 +69,16 @@ def test_a_realm_can_replace_the_instructions_in_the_folder_of_its_agents(runs: 
     guide.parent.mkdir()
     guide.write_text("Our own rules for {{name}}.\n")
     runs.template("Follow", {"name": "follow", "tasks": [script({"run": "cp CLAUDE.md app/rules.md"})]})
-    workflow = runs.ask("create", "follow", "--start", "--wait")
+    workflow = runs.run_json("create", "follow", "--start", "--wait")
     guide.unlink()
     assert "+Our own rules for follow." in runs.run("diff", workflow["id"]).out
-    plain = runs.ask("create", "follow", "--start", "--wait")
+    plain = runs.run_json("create", "follow", "--start", "--wait")
     assert "+You work in your own folder." in runs.run("diff", plain["id"]).out
 
 
 def test_the_history_of_a_run_is_shown(runs: Runs) -> None:
     runs.template("Talk", {"name": "talk", "tasks": [script({"say": "I listen"}, {"answer": "understood"})]})
-    workflow = runs.ask("create", "talk", "--start", "--wait")
+    workflow = runs.run_json("create", "talk", "--start", "--wait")
     followed = runs.run("logs", workflow["id"], "-f", "--json").documents
     assert [followed[0]["type"], followed[-1]["type"]] == ["WorkflowCreated", "WorkflowCompleted"]
     assert {entry["aggregateId"] for entry in followed} == {workflow["id"]}
@@ -107,7 +107,7 @@ def test_a_question_waits_for_a_reply_and_the_session_continues_with_it(runs: Ru
 
 def test_a_paused_run_continues_in_its_session_and_detaching_does_not_disturb_it(runs: Runs) -> None:
     runs.template("Rest", {**WAITS, "tasks": [*WAITS["tasks"], script(write("c.txt", "second"))]})
-    workflow_id = runs.ask("create", "rest")["id"]
+    workflow_id = runs.run_json("create", "rest")["id"]
     assert runs.run("prepare", workflow_id, "--wait").out.splitlines()[-2] == f"{workflow_id} is READY"
     with runs.terminal.start("workflow", "start", workflow_id, "--wait") as looking:
         eventually(lambda: any("QuerySent" in line for line in looking.printed_lines()) and "sent")
@@ -127,7 +127,7 @@ def test_a_paused_run_continues_in_its_session_and_detaching_does_not_disturb_it
 
 def test_a_cancelled_run_ends_for_good(runs: Runs) -> None:
     runs.template("Stop", WAITS)
-    workflow_id = runs.ask("create", "stop", "--start")["id"]
+    workflow_id = runs.run_json("create", "stop", "--start")["id"]
     runs.reaches(workflow_id, "RUNNING")
     cancelled = runs.run("cancel", workflow_id, "--wait", "--json")
     assert (cancelled.code, cancelled.document["status"]) == (0, "CANCELLED")
@@ -150,7 +150,7 @@ def test_a_failed_run_goes_back_to_a_checkpoint(runs: Runs) -> None:
     workflow_id = failed.out.splitlines()[-1].split()[-1].rstrip(")")
     assert f"{workflow_id} is FAILED: " in failed.out
     assert "`test -f app/never.txt` failed" in runs.run("show", workflow_id).out
-    (point,) = runs.ask("checkpoints", workflow_id)
+    (point,) = runs.run_json("checkpoints", workflow_id)
     assert (point["workId"], point["valid"]) == (f"{workflow_id}-w1", True)
     assert "w1-c1" in runs.run("checkpoints", workflow_id).out
 
@@ -167,7 +167,7 @@ def test_a_failed_run_goes_back_to_a_checkpoint(runs: Runs) -> None:
 
 def test_an_unstarted_work_can_be_changed(runs: Runs) -> None:
     runs.template("Change", {"name": "old", "tasks": ["Nothing."]})
-    workflow_id = runs.ask("create", "change")["id"]
+    workflow_id = runs.run_json("create", "change")["id"]
     definition = yaml.safe_load(runs.run("definition", workflow_id).out)
     assert definition["gitRefs"] == [{"gitId": "app", "baseBranch": "main"}]
     definition["works"].insert(0, {"name": "new", "tasks": [script(write("new.txt", "new"))]})
@@ -179,15 +179,15 @@ def test_an_unstarted_work_can_be_changed(runs: Runs) -> None:
 
 def test_a_run_is_named_by_any_part_of_its_id_that_is_its_own(runs: Runs) -> None:
     runs.template("Named", {"name": "one", "tasks": ["Nothing."]})
-    first, second = runs.ask("create", "named")["id"], runs.ask("create", "named")["id"]
-    assert runs.ask("show", "last")["workflow"]["id"] == second
-    assert runs.ask("show", first[-5:])["workflow"]["id"] == first
+    first, second = runs.run_json("create", "named")["id"], runs.run_json("create", "named")["id"]
+    assert runs.run_json("show", "last")["workflow"]["id"] == second
+    assert runs.run_json("show", first[-5:])["workflow"]["id"] == first
     ambiguous = runs.run("show", "wf-")
     assert ambiguous.code == 1
     assert f"'wf-' matches {second} (CREATED), {first} (CREATED)" in ambiguous.err
     unknown = runs.run("cancel", "nobody")
     assert (unknown.code, "`kingdom workflow list` shows all" in unknown.err) == (1, True)
-    listed = runs.ask("list", "--limit", "2", "--status", "CREATED")
+    listed = runs.run_json("list", "--limit", "2", "--status", "CREATED")
     assert [workflow["id"] for workflow in listed] == [second, first]
 
 
@@ -195,7 +195,7 @@ def test_a_person_at_a_terminal_sees_the_run_as_a_tree_that_lives(runs: Runs) ->
     runs.template("Look", {"name": "look", "tasks": [script({"wait_for": "app/go"}, {"ask": "Shall I?"})]})
 
     def let_it_go_on() -> None:
-        (runs.tree(runs.ask("show", "last")["workflow"]["id"]) / "go").touch()
+        (runs.tree(runs.run_json("show", "last")["workflow"]["id"]) / "go").touch()
 
     words = ("workflow", "create", "look", "--start", "--wait")
     screen = runs.terminal.converse(*words, until="RUNNING", answer=let_it_go_on).out

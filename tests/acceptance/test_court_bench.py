@@ -40,7 +40,7 @@ def test_a_court_takes_every_webhook_once_and_shows_how_long_each_step_took() ->
     assert {name for name, figure in figures.items() if "bound" in figure} == BURST
     medians = [figures[f"{step}, p50 ms"]["value"] for step in STEPS]
     assert medians[0] > 0
-    # The requester may receive the answer after the King has handled it.
+    # The sender may get the answer to its webhook after the King has handled the event, so the first step is left out.
     assert medians[1:] == sorted(medians[1:])
     assert figures["burst, webhooks a second"]["value"] > 0
 

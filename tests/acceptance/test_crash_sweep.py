@@ -1,4 +1,4 @@
-"""A run continues after a crash at any step of engine or host, and the sweep that shows it finds broken variants."""
+"""A run continues after a crash at any step of engine or host, and the sweep detects broken variants."""
 
 import fcntl
 import json
@@ -93,7 +93,7 @@ def stage(tmp_path: Path) -> Stage:
     return stage
 
 
-# The part sweep_postgres of the proof crashes at every step anyway.
+# `make proof` crashes at every step on PostgreSQL, in its part sweep_postgres.
 @pytest.mark.parametrize("backend", ["files", pytest.param("postgres", marks=pytest.mark.sweep_postgres)])
 def test_a_run_continues_after_crashes_at_steps_of_many_kinds(backend: str) -> None:
     code, figures = sweep("--backend", backend, "--points", str(POINTS), "--no-variants")

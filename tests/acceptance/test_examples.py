@@ -60,24 +60,24 @@ def test_a_general_and_two_templates_work_as_described(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, f"file:{realm}")
     roles = (word for name in ROLES for word in ("--role", name))
     with terminal.start("up", "--json-logs", *config, *roles):
-        terminal.ask("general", "install", "examples/gen-triage")
-        terminal.ask("git", "create", "app", str(repository(tmp_path / "app")))
-        terminal.ask("template", "create", "examples/hello.yaml")
-        terminal.ask("template", "create", "examples/release-notes.yaml")
+        terminal.run_json("general", "install", "examples/gen-triage")
+        terminal.run_json("git", "create", "app", str(repository(tmp_path / "app")))
+        terminal.run_json("template", "create", "examples/hello.yaml")
+        terminal.run_json("template", "create", "examples/release-notes.yaml")
         eventually(lambda: list(realm.glob("state/hosts/*/*.json")))
 
-        hello = terminal.ask("workflow", "create", "hello", "--start", "--wait")
+        hello = terminal.run_json("workflow", "create", "hello", "--start", "--wait")
         assert (hello["status"], len(hello["works"])) == ("COMPLETED", 2)
 
         asking = terminal.run("workflow", "create", "release-notes", "--start", "--wait", "--json")
         assert (asking.code, asking.document["status"]) == (4, "AWAITING"), asking.err
-        notes = terminal.ask("workflow", "resume", asking.document["id"], "--reply", "minor", "--wait")
+        notes = terminal.run_json("workflow", "resume", asking.document["id"], "--reply", "minor", "--wait")
         assert notes["status"] == "COMPLETED"
         diff = terminal.run("workflow", "diff", notes["id"]).out
         assert {"+- Begin", "+This is a minor release."} <= set(diff.splitlines())
 
         bug = json.dumps({"title": "No way in", "area": "login", "text": "Mondays!"})
-        event = terminal.ask("event", "send", "--type", "bug.reported", "--payload", bug, "--wait", *config)
+        event = terminal.run_json("event", "send", "--type", "bug.reported", "--payload", bug, "--wait", *config)
         assert event["status"] == "completed"
         (done,) = (realm / "queue" / "tasks" / "completed").glob("*.json")
         assert json.loads(done.read_text())["priority"] == "high"
@@ -124,9 +124,9 @@ def test_an_order_is_remembered_and_charged_for_once(tmp_path: Path, bank: Bank)
     address = {"BANK_URL": f"http://127.0.0.1:{bank.server_port}"}
     order = json.dumps({"id": "order-1", "amount": 42})
     publish = ("bus", "publish", "--app", app, "--type")
-    terminal.ask(*publish, "OrderPlaced", "--key", "order-1", "--payload", order)
+    terminal.run_json(*publish, "OrderPlaced", "--key", "order-1", "--payload", order)
     # Another caller requests the same payment.
-    terminal.ask(*publish, "PaymentDue", "--payload", order)
+    terminal.run_json(*publish, "PaymentDue", "--payload", order)
     with terminal.worker(app=app, environment=address):
         eventually(lambda: not waiting(store) and "idle")
     assert list(bank.charges.values()) == [{"amount": 42}]

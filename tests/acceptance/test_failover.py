@@ -1,4 +1,4 @@
-"""A primary is killed under load and its standby takes over, as `python -m bench.failover` does at length."""
+"""A primary is killed under load and its standby takes over. `python -m bench.failover` does the same for longer."""
 
 import json
 from typing import Any

@@ -23,8 +23,8 @@ FAILURES = 0.05
 
 
 @pytest.fixture(params=["direct", "pgbouncer"])
-def way(request: pytest.FixtureRequest, cluster: PrivateCluster, dsn: str) -> Iterator[str]:
-    """Return the way that publishers and workers take to the database."""
+def database_url(request: pytest.FixtureRequest, cluster: PrivateCluster, dsn: str) -> Iterator[str]:
+    """Return how publishers and workers connect to the database: directly or through PgBouncer."""
     if request.param == "direct":
         yield dsn
     else:
@@ -44,9 +44,9 @@ def batches(count: int) -> Iterator[list[Envelope]]:
     yield made
 
 
-async def publish(way: str, count: int, *, pgbouncer: bool) -> None:
+async def publish(database_url: str, count: int, *, pgbouncer: bool) -> None:
     waiting = batches(count)
-    async with PostgresBus(way, TOPOLOGY, through_pgbouncer=pgbouncer) as bus:
+    async with PostgresBus(database_url, TOPOLOGY, through_pgbouncer=pgbouncer) as bus:
         for batch in waiting:
             await bus.publish(*batch)
 
@@ -90,16 +90,16 @@ async def check(dsn: str, count: int) -> None:
     "count", [pytest.param(10_000, marks=pytest.mark.benches), pytest.param(100_000, marks=pytest.mark.long)]
 )
 async def test_every_event_is_done_exactly_once_and_every_key_keeps_its_order(
-    dsn: str, way: str, count: int, capsys: pytest.CaptureFixture[str]
+    dsn: str, database_url: str, count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pgbouncer = way != dsn
+    pgbouncer = database_url != dsn
     options = {"failures": FAILURES, "pgbouncer": pgbouncer}
     async with (
-        child("acceptance.counting_worker", way, name="one", **options) as one,
-        child("acceptance.counting_worker", way, name="two", **options) as two,
+        child("acceptance.counting_worker", database_url, name="one", **options) as one,
+        child("acceptance.counting_worker", database_url, name="two", **options) as two,
     ):
         began = time.monotonic()
-        await publish(way, count, pgbouncer=pgbouncer)
+        await publish(database_url, count, pgbouncer=pgbouncer)
         published = time.monotonic()
         await until_nothing_is_open(dsn)
         ended = time.monotonic()

@@ -55,9 +55,9 @@ COURT = frozenset(
         *("assignment", "petition", "show", "role", "up", "completion"),
     }
 )
-# It takes long, and is held against its shape where it is played.
+# The demo takes long; its own test checks the shape of its output.
 ELSEWHERE = frozenset({"demo"})
-# One speaks to an agent, the other needs a screen.
+# The first one serves an agent, the second one needs a screen.
 WITHOUT = frozenset({"agent-mcp", "top"})
 WEB = frozenset({"web"})
 RUNS = frozenset({"git", "mcp", "template", "workflow", "logs", "attach", "host", "ps"})
@@ -92,27 +92,27 @@ def template(name: str, *works: dict[str, Any]) -> str:
 
 
 def test_commands_about_runs(commands: JsonCommands, tmp_path: Path) -> None:
-    commands.ask("bus migrate")
+    commands.run_json("bus migrate")
     for name in ("git list", "mcp list", "template list", "workflow list", "host list", "ps"):
-        assert commands.ask(name) == []
-    commands.ask("git create", "app", repository(tmp_path / "app"))
-    assert commands.ask("mcp create", "shelf", "--command", SERVE)["tools"]
-    assert commands.ask("mcp create", "far", "--url", "https://example.invalid/mcp", "--no-check")["tools"] is None
-    assert len(commands.ask("mcp list")) == 2
-    assert commands.ask("mcp show", "shelf")["tools"] is None
-    commands.ask("mcp delete", "far")
+        assert commands.run_json(name) == []
+    commands.run_json("git create", "app", repository(tmp_path / "app"))
+    assert commands.run_json("mcp create", "shelf", "--command", SERVE)["tools"]
+    assert commands.run_json("mcp create", "far", "--url", "https://example.invalid/mcp", "--no-check")["tools"] is None
+    assert len(commands.run_json("mcp list")) == 2
+    assert commands.run_json("mcp show", "shelf")["tools"] is None
+    commands.run_json("mcp delete", "far")
 
     prompt_script = script(write("a.txt", "hello"), {"report": "# Result\n\nAll is well."}, {"cost": 0.25})
     builds = {"name": "build", "tasks": [{"query": prompt_script, "reportOutline": [{"title": "Result"}]}]}
     asks = {"name": "ask", "tasks": [script({"ask": "Go on?", "choices": ["yes", "no"]}, write("b.txt", "bye"))]}
     (tmp_path / "story.yaml").write_text(template("Story", builds, asks))
-    commands.ask("template validate", "story.yaml")
-    commands.ask("template create", "story.yaml")
-    commands.ask("template update", "story", "-", text=template("Story", builds, asks))
-    commands.ask("template show", "story")
-    assert len(commands.ask("template list")) == 1
-    assert commands.ask("template schema")["$defs"]
-    assert commands.ask("git show", "app")["users"]["templates"] == ["story"]
+    commands.run_json("template validate", "story.yaml")
+    commands.run_json("template create", "story.yaml")
+    commands.run_json("template update", "story", "-", text=template("Story", builds, asks))
+    commands.run_json("template show", "story")
+    assert len(commands.run_json("template list")) == 1
+    assert commands.run_json("template schema")["$defs"]
+    assert commands.run_json("git show", "app")["users"]["templates"] == ["story"]
 
     terminal = Terminal(tmp_path, f"file:{tmp_path / 'realm'}")
     with terminal.start("role", "engine", "--host", "--name", HOST, "--json") as engine:
@@ -123,60 +123,60 @@ def test_commands_about_runs(commands: JsonCommands, tmp_path: Path) -> None:
     with terminal.start("role", "host", "--name", "other", "--json-logs") as host:
         host.logs("host registered")
         commands.end("role", host)
-    assert len(commands.ask("host list")) == 2
-    assert commands.ask("host drain", "other")["drained"]
-    assert not commands.ask("host undrain", "other")["drained"]
-    assert commands.ask("host retire", "other", "--yes")["status"] == "LOST"
-    commands.ask("template delete", "story")
-    commands.ask("git delete", "app")
+    assert len(commands.run_json("host list")) == 2
+    assert commands.run_json("host drain", "other")["drained"]
+    assert not commands.run_json("host undrain", "other")["drained"]
+    assert commands.run_json("host retire", "other", "--yes")["status"] == "LOST"
+    commands.run_json("template delete", "story")
+    commands.run_json("git delete", "app")
     assert commands.ran >= of_nouns(RUNS)
 
 
 def _story_of_a_run(commands: JsonCommands, directory: Path) -> None:
-    run = commands.ask("workflow create", "story")["id"]
-    assert [point["id"] for point in commands.ask("workflow checkpoints", run)] == []
-    definition = commands.ask("workflow definition", run)
+    run = commands.run_json("workflow create", "story")["id"]
+    assert [point["id"] for point in commands.run_json("workflow checkpoints", run)] == []
+    definition = commands.run_json("workflow definition", run)
     (directory / "run.yaml").write_text(yaml.safe_dump(definition))
-    commands.ask("workflow modify", run, "run.yaml")
-    assert commands.ask("workflow prepare", run, "--wait")["status"] == "READY"
-    assert commands.ask("workflow start", run, "--wait", code=4)["question"]["text"] == "Go on?"
-    assert [entry["kind"] for entry in commands.ask("ps")] == ["run"]
-    assert commands.ask("workflow resume", run, "--reply", "yes", "--wait")["status"] == "COMPLETED"
-    assert commands.ask("workflow wait", run)["status"] == "COMPLETED"
-    host = commands.ask("workflow show", run)["host"]
+    commands.run_json("workflow modify", run, "run.yaml")
+    assert commands.run_json("workflow prepare", run, "--wait")["status"] == "READY"
+    assert commands.run_json("workflow start", run, "--wait", code=4)["question"]["text"] == "Go on?"
+    assert [entry["kind"] for entry in commands.run_json("ps")] == ["run"]
+    assert commands.run_json("workflow resume", run, "--reply", "yes", "--wait")["status"] == "COMPLETED"
+    assert commands.run_json("workflow wait", run)["status"] == "COMPLETED"
+    host = commands.run_json("workflow show", run)["host"]
     assert host["id"] == HOST
     EgressLedger(HostFolders(Path(host["directory"])).egress_log(run), EgressLimits()).record(
         "refused", "a.example.org", "why"
     )
-    (attempt,) = commands.ask("workflow egress", run)
+    (attempt,) = commands.run_json("workflow egress", run)
     assert (attempt["host"], attempt["outcome"], attempt["reason"]) == ("a.example.org", "refused", "why")
-    assert len(commands.ask("workflow checkpoints", run)) == 2
-    (report,) = commands.ask("workflow report", run)
+    assert len(commands.run_json("workflow checkpoints", run)) == 2
+    (report,) = commands.run_json("workflow report", run)
     assert report["workName"] == "build"
-    (difference,) = commands.ask("workflow diff", run)
+    (difference,) = commands.run_json("workflow diff", run)
     assert "+hello" in difference["diff"]
-    assert len(commands.ask("workflow list")) == 1
-    assert len(commands.run_json("workflow logs", run)) > 10
-    entries = commands.run_json("logs", run)
+    assert len(commands.run_json("workflow list")) == 1
+    assert len(commands.run_json_lines("workflow logs", run)) > 10
+    entries = commands.run_json_lines("logs", run)
     assert {line["workId"] for line in entries} == {f"{run}-w1", f"{run}-w2"}
-    assert commands.run_json("attach", run) == entries
-    commands.ask("template from-workflow", run, "Again")
-    commands.ask("workflow release", run)
+    assert commands.run_json_lines("attach", run) == entries
+    commands.run_json("template from-workflow", run, "Again")
+    commands.run_json("workflow release", run)
 
 
 def _end_of_a_run(commands: JsonCommands) -> None:
     waits = {"name": "wait", "tasks": [script({"wait_for": "app/go"})]}
-    commands.ask("template create", "-", text=template("Waits", waits))
-    run = commands.ask("workflow create", "waits", "--start")["id"]
-    eventually(lambda: commands.ask("workflow show", run)["workflow"]["status"] == "RUNNING" and run)
-    assert commands.ask("workflow pause", run, "--wait")["status"] == "PAUSED"
-    assert commands.ask("workflow cancel", run, "--wait")["status"] == "CANCELLED"
-    commands.ask("workflow delete", run)
+    commands.run_json("template create", "-", text=template("Waits", waits))
+    run = commands.run_json("workflow create", "waits", "--start")["id"]
+    eventually(lambda: commands.run_json("workflow show", run)["workflow"]["status"] == "RUNNING" and run)
+    assert commands.run_json("workflow pause", run, "--wait")["status"] == "PAUSED"
+    assert commands.run_json("workflow cancel", run, "--wait")["status"] == "CANCELLED"
+    commands.run_json("workflow delete", run)
 
 
 @contextmanager
 def _pinned(dsn: str) -> Iterator[None]:
-    """Keep old rows alive."""
+    """Hold a transaction open, which keeps old rows from being removed."""
     with psycopg.connect(dsn) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT 1")
@@ -188,84 +188,84 @@ def test_commands_about_the_bus(
 ) -> None:
     there = ("--database-url", dsn)
     shop = (*there, "--app", SHOP)
-    migrated = commands.ask("bus migrate", *there, "--schema", "elsewhere")
+    migrated = commands.run_json("bus migrate", *there, "--schema", "elsewhere")
     assert migrated["migrations"]
     for name in ("bus stats", "bus pins", "bus dead list"):
-        assert commands.ask(name, *there) == []
-    assert commands.run_json("bus tail", *there) == []
+        assert commands.run_json(name, *there) == []
+    assert commands.run_json_lines("bus tail", *there) == []
 
     order = ("--type", "OrderPlaced", "--payload")
     ((bad,), (again,), (waiting,)) = (
-        commands.run_json("bus publish", *shop, *order, payload)
+        commands.run_json_lines("bus publish", *shop, *order, payload)
         for payload in ('{"fail": "no"}', '{"fail": "nor"}', "{}")
     )
     assert [line["streams"] for line in (bad, again, waiting)] == [["orders"]] * 3
     (tmp_path / "events.ndjson").write_text('{"type": "LineAdded"}\n{"type": "Nothing"}\n')
-    assert len(commands.run_json("bus publish", *shop, "--file", "events.ndjson", code=1)) == 2
-    assert len(commands.ask("bus stats", *there)) == 2
-    (why,) = commands.ask("bus why", waiting["eventId"], *there)
+    assert len(commands.run_json_lines("bus publish", *shop, "--file", "events.ndjson", code=1)) == 2
+    assert len(commands.run_json("bus stats", *there)) == 2
+    (why,) = commands.run_json("bus why", waiting["eventId"], *there)
     assert why["status"] == "PENDING"
-    commands.ask("bus cancel", waiting["eventId"], "--stream", "orders", *there)
+    commands.run_json("bus cancel", waiting["eventId"], "--stream", "orders", *there)
     with Terminal(tmp_path, dsn).worker("--stream", "orders") as worker:
-        eventually(lambda: len(commands.ask("bus dead list", *there)) == 3 and "all")
+        eventually(lambda: len(commands.run_json("bus dead list", *there)) == 3 and "all")
         commands.end("bus work", worker)
-    commands.ask("bus dead patch", bad["eventId"], "--payload", "{}", *there)
-    (letter,) = commands.ask("bus dead show", bad["eventId"], *there)
+    commands.run_json("bus dead patch", bad["eventId"], "--payload", "{}", *there)
+    (letter,) = commands.run_json("bus dead show", bad["eventId"], *there)
     assert letter["history"]
-    assert commands.ask("bus redrive", "--all", "--dry-run", *there)["matching"] == 3
-    assert commands.ask("bus redrive", bad["eventId"], "--stop-after", "0", *there)["redriven"] == 1
-    assert commands.ask("bus redrive", "--all", "--yes", "--limit", "1", "--stop-after", "0", *there)["events"]
-    left = commands.ask("bus dead list", *there)[0]["eventId"]
-    assert commands.ask("bus dead discard", left, "--reason", "a test", "--yes", *there)["discarded"]
-    commands.ask("bus pause", "orders", "--reason", "a look", *there)
-    assert [row["paused"] for row in commands.ask("bus stats", *there)] == [None, "a look"]
-    commands.ask("bus resume", "orders", *there)
-    assert commands.ask("bus resume", "orders", *there, code=1)["wasPaused"] is False
-    assert commands.ask("bus retain", *there)["recordsRemoved"] == 0
-    assert len(commands.run_json("bus tail", *there)) > 3
-    assert commands.ask("storage export", "house.jsonl.gz", *there)["exported"]["logEntries"]
-    commands.ask("storage import", "house.jsonl.gz", *there, "--schema", "elsewhere")
+    assert commands.run_json("bus redrive", "--all", "--dry-run", *there)["matching"] == 3
+    assert commands.run_json("bus redrive", bad["eventId"], "--stop-after", "0", *there)["redriven"] == 1
+    assert commands.run_json("bus redrive", "--all", "--yes", "--limit", "1", "--stop-after", "0", *there)["events"]
+    left = commands.run_json("bus dead list", *there)[0]["eventId"]
+    assert commands.run_json("bus dead discard", left, "--reason", "a test", "--yes", *there)["discarded"]
+    commands.run_json("bus pause", "orders", "--reason", "a look", *there)
+    assert [row["paused"] for row in commands.run_json("bus stats", *there)] == [None, "a look"]
+    commands.run_json("bus resume", "orders", *there)
+    assert commands.run_json("bus resume", "orders", *there, code=1)["wasPaused"] is False
+    assert commands.run_json("bus retain", *there)["recordsRemoved"] == 0
+    assert len(commands.run_json_lines("bus tail", *there)) > 3
+    assert commands.run_json("storage export", "house.jsonl.gz", *there)["exported"]["logEntries"]
+    commands.run_json("storage import", "house.jsonl.gz", *there, "--schema", "elsewhere")
     monkeypatch.setattr("kingdom.backends.postgres.operations._PIN_SECONDS", 0.0)
     with _pinned(dsn):
-        assert commands.ask("bus pins", *there)
-    # A verification takes long: its answer is checked where it runs anyway, in test_cli_verify.
+        assert commands.run_json("bus pins", *there)
+    # A verification takes long, so test_cli_verify checks the shape of its output.
     assert commands.ran >= of_nouns(BUS) - {"bus verify"}
 
 
 def test_commands_about_the_court(commands: JsonCommands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, unhurried in limits.unhurried_doctor().items():
         monkeypatch.setattr(cli_doctor, name, unhurried)
-    assert commands.ask("init", "--yes")["general"] == "gen-hello"
-    assert commands.ask("init")["made"] == []
-    assert commands.ask("doctor", "--offline")["ok"]
-    commands.ask("config check")
-    assert commands.ask("config example")["text"]
-    assert commands.ask("config schema")["$defs"]
-    assert commands.ask("completion", "bash")["text"]
+    assert commands.run_json("init", "--yes")["general"] == "gen-hello"
+    assert commands.run_json("init")["made"] == []
+    assert commands.run_json("doctor", "--offline")["ok"]
+    commands.run_json("config check")
+    assert commands.run_json("config example")["text"]
+    assert commands.run_json("config schema")["$defs"]
+    assert commands.run_json("completion", "bash")["text"]
     _generals(commands)
-    commands.ask("bus migrate")
+    commands.run_json("bus migrate")
     for name in ("event list", "inbox", "petition list", "assignment list"):
-        assert commands.ask(name) == []
-    assert commands.ask("simulate")["differences"] == []
+        assert commands.run_json(name) == []
+    assert commands.run_json("simulate")["differences"] == []
     asyncio.run(_furnish(tmp_path / "realm"))
     event = _event(commands, tmp_path)
-    assert commands.ask("status", code=1)["troubles"]
-    assert commands.ask("cost", "--days", "400")["usd"] == 0
+    assert commands.run_json("status", code=1)["troubles"]
+    assert commands.run_json("cost", "--days", "400")["usd"] == 0
 
-    questions = commands.ask("inbox")
+    questions = commands.run_json("inbox")
     assert sorted("petition_id" in question for question in questions) == [False, True]
-    assert commands.ask("answer", TASK, "yes")["question"] == "May I?"
-    (performed, waiting) = commands.ask("petition list")
+    assert commands.run_json("answer", TASK, "yes")["question"] == "May I?"
+    (performed, waiting) = commands.run_json("petition list")
     assert (performed["url"], waiting["ended_at"]) == ("https://example.invalid/1", None)
-    (assignment,) = commands.ask("assignment list")
+    (assignment,) = commands.run_json("assignment list")
     shown = {
-        assignment["id"]: commands.ask("assignment show", assignment["id"]),
-        event: commands.ask("event show", event),
-        performed["id"]: commands.ask("petition show", performed["id"]),
-        "gen-hello": commands.ask("general show", "gen-hello"),
+        assignment["id"]: commands.run_json("assignment show", assignment["id"]),
+        event: commands.run_json("event show", event),
+        performed["id"]: commands.run_json("petition show", performed["id"]),
+        "gen-hello": commands.run_json("general show", "gen-hello"),
     }
-    assert {thing: commands.ask("show", thing) for thing in shown} == shown
-    assert commands.ask("explain", TASK)["strands"]
+    assert {thing: commands.run_json("show", thing) for thing in shown} == shown
+    assert commands.run_json("explain", TASK)["strands"]
     with Terminal(tmp_path, f"file:{tmp_path / 'realm'}").start(
         "up", "--config", str(tmp_path / "kingdom.yaml"), "--role", "envoy", "--json"
     ) as up:
@@ -275,37 +275,37 @@ def test_commands_about_the_court(commands: JsonCommands, tmp_path: Path, monkey
 
 
 def _generals(commands: JsonCommands) -> None:
-    assert commands.ask("general list", "--directory", "nowhere")["generals"] == []
-    commands.ask("general install", "gen-pr")
-    made = commands.ask("general create", "docs")
+    assert commands.run_json("general list", "--directory", "nowhere")["generals"] == []
+    commands.run_json("general install", "gen-pr")
+    made = commands.run_json("general create", "docs")
     (Path(made["directory"]) / "prompts" / "task.md").unlink()
-    assert [broken["name"] for broken in commands.ask("general list")["broken"]] == ["gen-docs"]
-    assert commands.ask("general validate", code=1)["generals"]
-    assert commands.ask("general preview", "gen-hello")["missing"]
-    assert commands.ask("general schema")["$defs"]
-    learned = Path(commands.ask("general show", "gen-hello")["directory"]) / "memory" / "elsewhere.md"
+    assert [broken["name"] for broken in commands.run_json("general list")["broken"]] == ["gen-docs"]
+    assert commands.run_json("general validate", code=1)["generals"]
+    assert commands.run_json("general preview", "gen-hello")["missing"]
+    assert commands.run_json("general schema")["$defs"]
+    learned = Path(commands.run_json("general show", "gen-hello")["directory"]) / "memory" / "elsewhere.md"
     learned.parent.mkdir(exist_ok=True)
     learned.write_text("- Mornings are busy. [patterns of no repository, wf-1, 2026-02-07]\n")
-    assert commands.ask("general memory", "gen-hello")
-    assert commands.ask("general promote", "gen-hello", "mornings")["everywhere"] is False
+    assert commands.run_json("general memory", "gen-hello")
+    assert commands.run_json("general promote", "gen-hello", "mornings")["everywhere"] is False
 
 
 def _event(commands: JsonCommands, directory: Path) -> str:
     """Let the King decide about an event without subscribers, and return its id."""
-    event: str = commands.ask("event send", "--type", "demo.nothing", "--payload", '{"title": "Nothing"}')["id"]
+    event: str = commands.run_json("event send", "--type", "demo.nothing", "--payload", '{"title": "Nothing"}')["id"]
     with Terminal(directory, f"file:{directory / 'realm'}").start(
         "role", "king", "--config", str(directory / "kingdom.yaml"), "--metrics-port", "0", "--json"
     ) as king:
-        eventually(lambda: commands.ask("event show", event).get("outcome") == "unrouted" and event)
+        eventually(lambda: commands.run_json("event show", event).get("outcome") == "unrouted" and event)
         (served,) = king.logs("metrics served")
         counted = 'kingdom_outbox_processed_total{result="done",stream="court.event"} 1.0'
         assert eventually(lambda: counted in httpx.get(served["address"]).text and counted)
         commands.end("role", king)
-    assert commands.ask("why", event)["considered"]
-    assert commands.ask("explain", event)["event"]["outcome"] == "unrouted"
-    assert len(commands.ask("event list")) == 1
-    assert commands.ask("simulate")["unchanged"] == 1
-    assert commands.ask("event reroute", event)["status"] == "pending"
+    assert commands.run_json("why", event)["considered"]
+    assert commands.run_json("explain", event)["event"]["outcome"] == "unrouted"
+    assert len(commands.run_json("event list")) == 1
+    assert commands.run_json("simulate")["unchanged"] == 1
+    assert commands.run_json("event reroute", event)["status"] == "pending"
     return event
 
 
@@ -348,12 +348,12 @@ async def _furnish(realm: Path) -> None:
 
 
 def test_commands_about_the_web(commands: JsonCommands) -> None:
-    commands.ask("bus migrate")
-    assert commands.ask("web token list") == commands.ask("web sessions list") == []
-    commands.ask("web token create", "ci", "--may", "look")
-    assert [each["name"] for each in commands.ask("web token list")] == ["ci"]
-    assert [each["name"] for each in commands.ask("web token revoke", "ci")] == ["ci"]
-    commands.ask("web invite", "ann", "--may", "look,answer")
+    commands.run_json("bus migrate")
+    assert commands.run_json("web token list") == commands.run_json("web sessions list") == []
+    commands.run_json("web token create", "ci", "--may", "look")
+    assert [each["name"] for each in commands.run_json("web token list")] == ["ci"]
+    assert [each["name"] for each in commands.run_json("web token revoke", "ci")] == ["ci"]
+    commands.run_json("web invite", "ann", "--may", "look,answer")
     # The others need a browser or a signed-in person, or run until they are stopped.
     assert commands.ran >= of_nouns(WEB) - {"web open", "web run", "web sessions revoke"}
 

@@ -1,4 +1,4 @@
-"""The measure of our proof can fail: a suite that checks nothing lets a mutant live, and the bench says so."""
+"""The mutation bench can fail: with a suite that checks nothing a mutant survives, and the bench reports it."""
 
 import json
 import signal
@@ -67,7 +67,7 @@ def test_a_signal_ends_the_bench_and_all_its_processes_in_the_middle_of_a_mutant
         [sys.executable, "-m", "bench.mutants", *words], cwd=ROOT, stderr=subprocess.PIPE, text=True
     ) as running:
         assert running.stderr
-        # The survey of both backends is over, so the next processes are those of the mutant.
+        # The coverage of both backends is recorded, so the next processes run the mutant.
         assert any("files, unchanged" in line for line in running.stderr)
         own = psutil.Process(running.pid)
         while not has_started_tests(own):

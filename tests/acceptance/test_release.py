@@ -1,4 +1,4 @@
-"""What is released: the two archives, and the wheel in an environment that has nothing else."""
+"""The release: its two archives, and the wheel in an environment that contains nothing else."""
 
 import email
 import os
@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from kingdom.cli.reference.shapes import every_shape
-from tests.acceptance.corner import Corner
+from tests.acceptance.isolated_demo import IsolatedDemo
 from tests.acceptance.json_commands import Shaped
 from tests.patience import PATIENCE_SECONDS
 
@@ -31,13 +31,13 @@ MEGABYTE = 1_000_000
 CACHES = frozenset(
     {"__pycache__", ".hypothesis", ".import_linter_cache", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 )
-# What the archive of the source has beside the files of the checkout: its metadata.
+# The source archive has these files in addition to those of the checkout.
 ADDED = frozenset({"PKG-INFO"})
 pytestmark = pytest.mark.installed
 
 
 def uv() -> str:
-    """Return the program with which `make setup` made the environment of this test."""
+    """Return the uv program with which `make setup` created the environment of this test."""
     on_path = shutil.which("uv")
     works = on_path and subprocess.run([on_path, "--version"], capture_output=True, check=False).returncode == 0
     return on_path if on_path and works else str(ROOT / ".uv" / "bin" / "uv")
@@ -51,7 +51,7 @@ def run(*words: str | Path, **variables: str) -> str:
 
 @dataclass(frozen=True)
 class Built:
-    """Both archives, a second wheel made from that of the source, and the versions of the lock file."""
+    """Both archives, a second wheel that was built from the source archive, and the versions of the lock file."""
 
     wheel: Path
     source: Path
@@ -78,7 +78,7 @@ def contents(wheel: Path) -> dict[str, bytes]:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     place = tmp_path_factory.mktemp("built")
     run(uv(), "build", "--quiet", "--wheel", "--out-dir", place / "straight")
-    # Without a word about it uv makes the wheel from the archive of the source.
+    # By default uv builds the wheel from the source archive.
     run(uv(), "build", "--quiet", "--out-dir", place / "by-source")
     versions = place / "versions.txt"
     versions.write_text(run(uv(), "export", "--quiet", "--frozen", "--no-dev", "--no-emit-project", "--no-hashes"))
@@ -123,18 +123,18 @@ def test_the_source_holds_what_the_checkout_has(built: Built) -> None:
 
 
 @pytest.fixture
-def corner(tmp_path: Path) -> Corner:
-    return Corner(tmp_path / "corner")
+def isolated_demo(tmp_path: Path) -> IsolatedDemo:
+    return IsolatedDemo(tmp_path / "corner")
 
 
 def processor_seconds() -> float:
-    """Return what every process that was started here, and has ended, has used of the processor."""
+    """Return the processor time of all ended processes that were started here."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def by_environment(built: Built, place: Path) -> tuple[str, ...]:
-    """Install the wheel alone, and see how much that is: all files of site-packages, before any bytecode exists."""
+    """Install only the wheel, and measure all files of site-packages before any bytecode exists."""
     run(uv(), "venv", "--quiet", "--python", sys.executable, place)
     run(uv(), "pip", "install", "--quiet", "--python", place, "--constraints", built.versions, built.wheel)
     (packages,) = place.glob("lib/python*/site-packages")
@@ -153,7 +153,7 @@ def by_environment(built: Built, place: Path) -> tuple[str, ...]:
 
 
 def by_uvx(built: Built, place: Path) -> tuple[str, ...]:
-    # The directory of its tools is named: it is uv that would write to the home, not the demo.
+    # Without this directory uv, not the demo, would write to the home.
     tools = ("env", f"UV_TOOL_DIR={place}", f"UV_CACHE_DIR={run(uv(), 'cache', 'dir').strip()}")
     options = ("--quiet", "--python", sys.executable, "--constraints", str(built.versions))
     return (*tools, uv(), "tool", "run", *options, "--from", str(built.wheel), "kingdom")
@@ -161,14 +161,14 @@ def by_uvx(built: Built, place: Path) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("way", [by_environment, by_uvx])
 def test_the_demo_loses_nothing_does_nothing_twice_and_leaves_nothing(
-    built: Built, tmp_path: Path, corner: Corner, way: Callable[[Built, Path], tuple[str, ...]]
+    built: Built, tmp_path: Path, isolated_demo: IsolatedDemo, way: Callable[[Built, Path], tuple[str, ...]]
 ) -> None:
     kingdom = way(built, tmp_path / "installed")
     assert run(*kingdom, "--version") == f"kingdom {PROJECT['version']}\n"
     begun, used = time.monotonic(), processor_seconds()
-    with corner.demo(by=kingdom) as demo:
+    with isolated_demo.demo(by=kingdom) as demo:
         out, _ = demo.communicate(timeout=PATIENCE_SECONDS)
-        assert demo.returncode == 0, corner.story()[-3000:]
+        assert demo.returncode == 0, isolated_demo.story()[-3000:]
     seen = time.monotonic() - begun
     report: dict[str, Any] = Shaped(every_shape()).check("demo", out)
     assert (report["ok"], report["findings"], report["directory"]) == (True, [], None)
@@ -181,8 +181,8 @@ def test_the_demo_loses_nothing_does_nothing_twice_and_leaves_nothing(
     once = ("reviews", "comments", "pull_requests", "ticket_comments")
     assert {what: report["outside"][what] for what in once} == dict.fromkeys(once, 1)
     assert report["cost_usd"] == pytest.approx(sum(each["cost_usd"] for each in report["assignments"]))
-    assert "goes on in the same session" in corner.story()
-    assert (corner.files(), corner.processes()) == ([], [])
+    assert "goes on in the same session" in isolated_demo.story()
+    assert (isolated_demo.files(), isolated_demo.processes()) == ([], [])
     sys.stdout.write(f"the demo took {report['seconds']:.0f} s, {seen:.0f} s with its start and its end\n")
-    # Of the processor, not of the clock: others use this machine too.
+    # Processor time, because other processes use this machine, too.
     assert processor_seconds() - used <= DEMO_SECONDS_AT_MOST

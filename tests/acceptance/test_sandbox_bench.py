@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
 
 @pytest.mark.benches
 def test_starts_and_commits_with_a_sandbox_keep_their_bounds() -> None:
-    # So few are held to wider bounds than those of the bench itself.
+    # So few measurements have wider bounds than those of the bench.
     few = ("--pairs", "4", "--bound", "3", "--commits", "2", "--commit-bound", "3")
     report = json.loads(bench("sandbox", *few, ends_with=0).stdout.splitlines()[-1])
     assert report["holds"]

@@ -1,4 +1,4 @@
-"""What a client of the stream holds equals the log, and the bench notices when it does not."""
+"""The stream bench checks that clients receive the whole log, and fails if one of them does not."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Fault injection into a whole court, in its short form. The judge finds every defect that it must find."""
+"""Fault injection into a whole court, in its short form. The checker finds every injected defect."""
 
 import json
 from collections.abc import Callable
@@ -107,7 +107,7 @@ def test_chaos_over_a_broken_court_fails(capfd: pytest.CaptureFixture[str]) -> N
     code = main([*SHORT, "--seconds", "2", "--events", "1", "--drain", "60", "--variant", "leak_slots"])
     captured = capfd.readouterr()
     assert (code, json.loads(captured.out.splitlines()[-1])["ok"]) == (1, False)
-    # Nothing else: a court that is only slow would have its run still open.
+    # There is no other violation: a slow court would also have an open run.
     complaints = [line for line in captured.err.splitlines() if line.startswith("files: ")]
     assert [words for words in complaints if "still" in words and "is still held by" not in words] == []
     assert any("is still held by" in words for words in complaints)

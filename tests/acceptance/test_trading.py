@@ -15,7 +15,7 @@ from tests.benches import bench
 
 ROOT = Path(__file__).parents[2]
 ORDERS = 40
-# What an application outside of this project may use.
+# The public packages that an application may use.
 PUBLIC = {"kingdom", "kingdom.bus", "kingdom.bus.maintenance", "kingdom.bus.metrics", "kingdom.backends.postgres"}
 LOGS = "kingdom.log_output"
 SHOWN = [pytest.param(scenario, id=scenario.name) for scenario in SCENARIOS]

@@ -1,4 +1,4 @@
-"""A command that is forked from a process with everything in memory behaves like one that was started."""
+"""A command that runs in a fork of the preloaded server behaves like one that runs in a new process."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Every sample of every earlier version, opened once per backend by this one."""
+"""Every sample of every earlier version, opened by this version, once per backend."""
 
 import asyncio
 import itertools
@@ -21,7 +21,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def restored(cluster: PrivateCluster) -> Callable[[Path], str]:
-    """Return what makes a database of a dump, brought up to this version; once for each."""
+    """Return a function that restores a dump once and migrates it to this version."""
 
     @cache
     def once(dumped: Path) -> str:
@@ -43,7 +43,7 @@ def version(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(params=BACKENDS)
 def sample(request: pytest.FixtureRequest, version: Path, tmp_path: Path) -> Iterator[Sample]:
-    """A copy of the sample of a version, of each backend in turn."""
+    """A copy of the sample of a version, once per backend."""
     unpack(version / f"{request.param}.tar.gz", tmp_path)
     place = request.getfixturevalue(f"{request.param}_place")
     backend = BACKENDS[request.param](place)
@@ -66,7 +66,7 @@ def postgres_place(cluster: PrivateCluster, restored: Callable[[Path], str], ver
 
 @pytest.fixture
 async def sites(tmp_path: Path) -> AsyncIterator[tuple[RunningServer, RunningServer]]:
-    """Return what plays GitHub, and what plays Jira."""
+    """The running stand-ins for GitHub and Jira."""
     running = await start(build_github(tmp_path / "github.json")), await start(build_jira(tmp_path / "jira.json"))
     yield running
     for site in running:

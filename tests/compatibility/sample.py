@@ -63,7 +63,7 @@ class Sample:
 
     @asynccontextmanager
     async def court(self) -> AsyncIterator[tuple[CourtScene, HostScene]]:
-        """Let King, General, engine and the host that is back work on the store."""
+        """Run King, General, engine and the remaining host on the store."""
         async with at_work(self.backend, self.machine) as court, AsyncExitStack() as hosts:
             court.has(work("look", reports(status="success", summary="all is well")), git_refs=())
             await migrate_slugs(court.bus, court.packages.values(), SentinelSettings())

@@ -38,7 +38,7 @@ async def finish(scene: Scene, payments: Path) -> Handled:
 
     for kind in ("Ping", "Both", "Step", "Skip"):
         dispatcher.reaction(kind)(note)
-    # As every worker does, sooner or later.
+    # Every worker reaps expired leases.
     await scene.reap()
     async with scene.working(dispatcher, *STREAMS):
         await scene.operations.resume("other", actor=ANNA)

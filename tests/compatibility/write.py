@@ -31,11 +31,11 @@ from tests.contract.outside import Payment
 from tests.contract.processes import child
 from tests.contract.scene import KINDS, TOPOLOGY, Scene, eventually
 from tests.integration.court.general.scene import CourtScene, at_work, reports, work
-from tests.integration.furniture import furnish
 from tests.integration.local_effect import LocalEffect
 from tests.integration.soldiers.host_barriers import Barrier, publishes
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, writes
 from tests.integration.soldiers.sources import run
+from tests.integration.store_states import fill_every_state
 
 # This path is part of the sample, so it must not reveal anything about this machine.
 _PLACE = Path("/var/tmp/kingdom-sample")  # noqa: S108 - only its name matters, and it must not exist
@@ -52,7 +52,7 @@ _SUCCESS = reports(status="success", summary="all is well")
 
 
 async def write(sample: Sample) -> None:
-    """Leave much undone in a store, and at last a killed worker."""
+    """Write a store with unfinished work of every kind, and kill its last worker."""
     await _pause_run(sample)
     async with at_work(sample.backend, sample.machine) as court:
         await _learn(court)
@@ -60,7 +60,7 @@ async def write(sample: Sample) -> None:
     async with sample.backend.open(_SLOW, KINDS) as bus:
         scene = Scene(sample.backend, bus, sample.backend.operations(bus))
         await _open_effects(scene)
-        await furnish(scene, _LATER)
+        await fill_every_state(scene, _LATER)
         await bus.publish(_bill(3))
         async with child(scene, "pay_and_die", str(sample.payments)) as killed:
             await eventually(lambda: killed.has_ended, "it is killed")
@@ -87,7 +87,7 @@ async def _pause_run(sample: Sample) -> None:
 
 
 async def _learn(court: CourtScene) -> None:
-    """Let the General remember something."""
+    """Store a memory of the General."""
     court.has(work("learn", reports(status="success", summary="learned", memory_updates=_LEARNED)), git_refs=())
     await court.until_event(await court.send_event(), EventStatus.COMPLETED)
 

@@ -80,8 +80,8 @@ class BackendUnderTest(ABC):
         """Expire leases now."""
 
     @abstractmethod
-    def look_everywhere(self, bus: Bus) -> None:
-        """Make the next claim and reap of a bus look at everything, without shortcuts."""
+    def reset_shortcuts(self, bus: Bus) -> None:
+        """Make the next claim and the next reap of a bus search the whole store."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -144,7 +144,7 @@ class PostgresBackend(BackendUnderTest):
                 yield bus
 
     def operations(self, bus: Bus) -> Operations:
-        return PatientOperations(_postgres(bus), lambda: self._callers > 0)
+        return CompleteLogOperations(_postgres(bus), lambda: self._callers > 0)
 
     def picture(self) -> Picture:
         with self._connection.transaction():
@@ -170,7 +170,7 @@ class PostgresBackend(BackendUnderTest):
             [list(tokens)],
         )
 
-    def look_everywhere(self, bus: Bus) -> None:
+    def reset_shortcuts(self, bus: Bus) -> None:
         postgres = _postgres(bus)
         postgres._paces.clear()
         postgres._next_full_reap = 0.0
@@ -239,27 +239,27 @@ class PostgresBackend(BackendUnderTest):
         return self._connection.execute(query).fetchall()
 
 
-class PatientOperations(PostgresOperations):
-    """Reads the log once no older open transaction hides a part of it."""
+class CompleteLogOperations(PostgresOperations):
+    """Waits before each read of the log until no older open transaction hides a part of it."""
 
-    def __init__(self, bus: PostgresBus, is_held_back: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, bus: PostgresBus, keeps_transaction_open: Callable[[], bool] = lambda: False) -> None:
         super().__init__(bus)
-        self._is_held_back = is_held_back
+        self._keeps_transaction_open = keeps_transaction_open
 
     async def read_log(self, after: LogCursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
-        await self._until_all_shows()
+        await self._until_log_is_complete()
         return await super().read_log(after, limit, about)
 
     async def log_end(self) -> LogCursor:
-        await self._until_all_shows()
+        await self._until_log_is_complete()
         return await super().log_end()
 
-    async def _until_all_shows(self) -> None:
+    async def _until_log_is_complete(self) -> None:
         """Wait for the end of all transactions that started before this call."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         _, newest = await self._open_transactions()
-        # A test that keeps a transaction open wants to see the log in this state.
-        while not self._is_held_back():
+        # A test that keeps a transaction open wants to read the log in this state.
+        while not self._keeps_transaction_open():
             oldest, _ = await self._open_transactions()
             if oldest >= newest:
                 return
@@ -267,7 +267,7 @@ class PatientOperations(PostgresOperations):
             await asyncio.sleep(0.01)
 
     async def _open_transactions(self) -> tuple[int, int]:
-        """Return the number of the oldest open transaction, and the one below which all have begun."""
+        """Return the numbers of the oldest open transaction and of the next transaction to begin."""
         with translate_errors():
             async with self._bus.pool.connection() as connection:
                 cursor = await connection.execute(_OPEN_TRANSACTIONS)
@@ -321,7 +321,7 @@ class FilesBackend(BackendUnderTest):
                 lease = json.loads(path.read_text())
                 path.write_text(json.dumps({**lease, "expires": 0.0, "expiresAt": "2026-01-01T00:00:00+00:00"}))
 
-    def look_everywhere(self, bus: Bus) -> None:
+    def reset_shortcuts(self, bus: Bus) -> None:
         """Do nothing, because the index knows everything."""
 
     def clear(self) -> None:

@@ -26,7 +26,7 @@ def print_facts(**facts: object) -> None:
     sys.stdout.flush()
 
 
-async def told_to_go_on() -> None:
+async def wait_for_input_line() -> None:
     await asyncio.to_thread(sys.stdin.readline)
 
 
@@ -34,7 +34,7 @@ async def settle_late(_backend: BackendUnderTest, bus: Bus) -> None:
     """Claim one event, wait for an interruption, then renew and settle it."""
     (delivery,) = await bus.claim("free", 1, "child")
     print_facts(claimed=str(delivery.envelope.event_id), token=delivery.token)
-    await told_to_go_on()
+    await wait_for_input_line()
     renewal = await asyncio.to_thread(bus.renew, {delivery.token: HOUR})
     print_facts(alive=sorted(renewal.alive))
     try:
@@ -57,7 +57,7 @@ async def work(_backend: BackendUnderTest, bus: Bus) -> None:
         doc = {"by": [*seen.doc["by"], "child"]}
         await transaction.put(Record(kind="tally", id=name, state="counting", version=seen.version, doc=doc))
         print_facts(handling=event.payload["number"])
-        await told_to_go_on()
+        await wait_for_input_line()
 
     await Worker(bus, dispatcher, ["free"], name="child", poll=timedelta(milliseconds=20)).run()
 
@@ -79,7 +79,7 @@ async def publish_slowly(backend: BackendUnderTest, bus: Bus) -> None:
     try:
         async with backend.publishing(bus, step("k", 13)):
             print_facts(locked="k")
-            await told_to_go_on()
+            await wait_for_input_line()
         print_facts(published=True)
     except KingdomError as error:
         print_facts(published=False, error=str(error))

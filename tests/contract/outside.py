@@ -1,4 +1,4 @@
-"""An outside system that no transaction covers: a file of payments, which survives the processes that write it."""
+"""An external system, which no transaction covers: a file of payments that survives the processes that write it."""
 
 import asyncio
 import os

@@ -24,7 +24,7 @@ async def stop(pid: int) -> None:
 
 
 async def stop_unlocked(pid: int, backend: BackendUnderTest) -> None:
-    """Stop a process when it does not hold a lock, for which the store would kill it."""
+    """Stop a process while it does not hold a lock, because the store would kill a stopped holder."""
 
     async def stopped() -> bool:
         await stop(pid)
@@ -65,14 +65,14 @@ class Child:
         await stop(self._process.pid)
 
     async def stop_unlocked(self) -> None:
-        """Stop the process when it does not hold a lock, for which the store would kill it."""
+        """Stop the process while it does not hold a lock, because the store would kill a stopped holder."""
         await stop_unlocked(self._process.pid, self._backend)
 
     def wake(self) -> None:
         """Continue the process, if it was not killed."""
         self._process.send_signal(signal.SIGCONT)
 
-    async def was_thrown_out(self) -> bool:
+    async def was_fenced_off(self) -> bool:
         """Return whether the store has refused the writes of the process, or has killed it."""
         assert self._process.stdout
         line = await self._process.stdout.readline()

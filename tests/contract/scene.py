@@ -133,7 +133,7 @@ class Scene:
         self, stream: str, limit: int = 100, *, by: str = "worker", bus: Bus | None = None
     ) -> list[Delivery]:
         """Claim without shortcuts, so that an empty result means that no event is due."""
-        self.backend.look_everywhere(bus or self.bus)
+        self.backend.reset_shortcuts(bus or self.bus)
         return await (bus or self.bus).claim(stream, limit, by)
 
     async def claim_one(self, stream: str) -> Delivery:
@@ -165,7 +165,7 @@ class Scene:
         await eventually(nothing_is_held, "nothing is held")
 
     async def reap(self) -> int:
-        self.backend.look_everywhere(self.bus)
+        self.backend.reset_shortcuts(self.bus)
         return await self.bus.reap()
 
     async def kill_next(self, stream: str) -> Delivery:

@@ -61,7 +61,7 @@ async def test_an_envelope_arrives_as_it_was_published(scene: Scene) -> None:
     assert (await scene.claim_one("free")).envelope == event
 
 
-# Some stores write many events in another way than one.
+# Some stores write many events at once by another statement.
 MANY = 25
 
 

@@ -1,4 +1,4 @@
-"""An outside call is never repeated without proof that it did not happen."""
+"""An external call is never repeated without proof that it did not happen."""
 
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager

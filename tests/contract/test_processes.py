@@ -133,5 +133,5 @@ async def test_a_process_stopped_with_key_rows_locked_is_thrown_out_within_about
         # The other process was not continued: its transaction was aborted.
         holder.wake()
         holder.go_on()
-        assert await holder.was_thrown_out()
+        assert await holder.was_fenced_off()
     assert ids(await scene.drain("line")) == [mine.event_id]

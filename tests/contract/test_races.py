@@ -54,7 +54,7 @@ async def test_a_settlement_that_meets_the_reaper_comes_too_late(
     scene.backend.expire([delivery.token])
     async with scene.second() as reaper:
         with scene.backend.stalled_event(delivery.position):
-            # The reaper has the lease and waits for the event; the worker waits for the lease.
+            # The reaper holds the lock of the lease and waits for the event. The worker waits for the lease.
             reaping = asyncio.create_task(reaper.reap())
             await scene.until_waiting(1)
             late = asyncio.create_task(scene.settle(outcome, delivery))
@@ -112,7 +112,7 @@ async def test_a_settlement_waits_for_the_redrive_of_an_event_of_its_key(scene: 
     dead = await scene.kill_next("skipping")
     head = await scene.claim_one("skipping")
     with scene.backend.stalled_event(dead.position):
-        # The redrive has the key and waits for the event; the worker waits for the key.
+        # The redrive holds the lock of the key and waits for the event. The worker waits for the key.
         redriving = asyncio.create_task(scene.redrive(dead))
         await scene.until_waiting(1)
         completing = asyncio.create_task(scene.settle(Done(), head))
@@ -128,7 +128,7 @@ async def test_a_redrive_that_meets_a_claim_of_the_head_waits_its_turn(scene: Sc
     await scene.bus.publish(skip(number=0), skip(number=1))
     dead = await scene.kill_next("skipping")
     follower = next(row for row in scene.picture.rows if row.open)
-    scene.backend.look_everywhere(scene.bus)
+    scene.backend.reset_shortcuts(scene.bus)
     async with scene.second() as second:
         with scene.backend.stalled_event(dead.position):
             redriving = asyncio.create_task(scene.redrive(dead))

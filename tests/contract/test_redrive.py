@@ -1,4 +1,4 @@
-"""Redrive, discard and cancel in ordered streams keep the order, whatever the first event of the key does."""
+"""Redrive, discard and cancel in ordered streams keep the order, whatever the state of the key's first event is."""
 
 import pytest
 

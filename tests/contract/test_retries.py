@@ -1,4 +1,4 @@
-"""The effect of outcomes on events, and the end of a poison event without its neighbors."""
+"""How each outcome changes an event, and how a poison event is quarantined without the events around it."""
 
 import pytest
 
@@ -189,7 +189,7 @@ async def test_a_handler_that_raises_permanent_ends_dead_at_once(scene: Scene) -
 
 
 async def _lose_what_holds(scene: Scene, stream: str, poison: object) -> list[list[Delivery]]:
-    """Act as a worker that dies whenever it holds the poison. Stop before the quarantine."""
+    """Lose each lease that contains the poison event, as a dying worker does. Stop before the quarantine."""
     lost: list[list[Delivery]] = []
     while True:
         claimed = await scene.claim(stream)

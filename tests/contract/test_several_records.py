@@ -1,4 +1,4 @@
-"""Several records in one transaction: all or none, beside events and entries of the log."""
+"""Several records in one transaction, also with events and log entries: all are written, or none."""
 
 from contextlib import suppress
 
@@ -125,7 +125,7 @@ async def test_queries_that_were_run_ahead_find_what_each_of_them_finds(scene: S
     async with scene.bus.transaction() as transaction:
         await transaction.find_ahead(queries)
         assert [await transaction.find(query) for query in queries] == expected
-        # What is put later is found, too.
+        # A later put in the same transaction is found, too.
         await transaction.put(job(9, state="closed"))
         assert next(record.id for record in await transaction.find(queries[4])) == "j9"
 

@@ -1,4 +1,4 @@
-"""Why an event is not running: every explanation, from real states."""
+"""Every explanation of why an event is not running, for a store in that state."""
 
 from datetime import datetime
 

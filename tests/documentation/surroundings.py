@@ -40,7 +40,7 @@ else:
 @contextmanager
 def opened_directory() -> Iterator[Path]:
     """Create a directory for one page; remove it afterwards, and end every process in it."""
-    # It contains sockets, whose paths must be short.
+    # The directory contains sockets, whose paths must be short.
     directory = Path(tempfile.mkdtemp(prefix="page-"))
     # If root runs a page, an embedded server runs under another account.
     directory.chmod(0o711)

@@ -1,7 +1,7 @@
-"""What hosts give to agents in tests that are about something else than what agents may see."""
+"""The environment of agents in tests that do not concern the sandbox."""
 
 from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
 
-# A strict sandbox costs each start up to a tenth of a second.
+# A strict sandbox delays each start by up to a tenth of a second.
 UNCONFINED = AgentEnvironment(profile=SandboxProfile.OFF)

@@ -8,7 +8,7 @@ from kingdom.storage.run_texts import RunTexts, TextExtent, TextPiece
 
 
 class MemoryTexts(RunTexts):
-    """Texts in memory. If it `hangs`, pieces of transcripts wait forever, as for a database without an answer."""
+    """Texts in memory. If it `hangs`, it never finishes writing a transcript, like an unreachable database."""
 
     def __init__(self, *, hangs: bool = False) -> None:
         self.texts: dict[tuple[str, str], list[TextPiece]] = defaultdict(list)

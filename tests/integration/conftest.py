@@ -1,4 +1,4 @@
-"""Leases that are renewed and given up when a test wants it, not when a busy machine is late."""
+"""Let a test decide when leases are renewed and given up, so that a slow machine has no influence."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A comparable picture of a store, without times and numbers that differ between runs, and its inconsistencies."""
+"""The content of a store without times and numbers that differ between runs, and its inconsistencies."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def picture_of(store: Store) -> Picture:
         }
 
 
-def lies_of(store: Store) -> list[str]:
+def inconsistencies_of(store: Store) -> list[str]:
     """Return where the index of an open store differs from its directories."""
     lies: list[str] = []
     with store.exclusive() as plan:

@@ -17,7 +17,7 @@ from kingdom.backends.files.store import Store
 from kingdom.backends.files.system.disk import Disk
 from kingdom.bus import Done
 from kingdom.errors import KingdomError, Unavailable
-from tests.integration.crash_picture import Picture, files_of, lies_of, picture_of
+from tests.integration.crash_picture import Picture, files_of, inconsistencies_of, picture_of
 from tests.integration.crash_scenes import KINDS, BlockingBus, Scene, event
 from tests.integration.crashing_disk import (
     DIVISIBLE,
@@ -267,7 +267,7 @@ def _picture(stage: Path, place: Path) -> Picture:
 
 def _seen(store: Store) -> tuple[Picture, list[str]]:
     try:
-        return picture_of(store), lies_of(store)
+        return picture_of(store), inconsistencies_of(store)
     finally:
         store.close()
 

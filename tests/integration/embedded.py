@@ -1,4 +1,4 @@
-"""A directory for an embedded server, what runs in it, and a process that uses it: `python -m … URL`."""
+"""A directory for an embedded server, the processes in it, and a process that uses it: `python -m … URL`."""
 
 import asyncio
 import os
@@ -29,10 +29,10 @@ def open_room() -> Iterator[Path]:
 
 
 def keepers_and_servers(directory: Path) -> tuple[list[psutil.Process], list[psutil.Process]]:
-    """Return the processes of a directory, also one that starts a keeper and waits for it."""
+    """Return the server processes of a directory, including a process that is starting a keeper."""
     keepers, servers = [], []
     for process in psutil.process_iter():
-        # It may end in the meantime.
+        # The process may end in the meantime.
         with suppress(psutil.Error):
             words = process.cmdline()
             if process.status() != psutil.STATUS_ZOMBIE:

@@ -57,7 +57,7 @@ def calls(*, attempts: int = 10) -> Stream:
 
 @cache
 def tls() -> ssl.SSLContext:
-    """Return what every client wants and none of these needs; to make it takes longer than a call."""
+    """Return one TLS context for all clients. They require one, and creating it takes longer than a call."""
     return ssl.create_default_context()
 
 

@@ -16,7 +16,7 @@ from tests.integration.crashing_disk import InterceptedDisk
 
 _DIRECTORY = -1
 _EARLIER = -1
-# Without the lock page, which is memory, wake-up files, which are only hints, and temporary files.
+# Not recorded: the lock page, which is shared memory, wake-up files, which are only hints, and temporary files.
 _LOCK = "realm/bus/lock"
 _WITHOUT_MEANING = ("realm/bus/wake/", "realm/bus/tmp/")
 
@@ -121,7 +121,7 @@ class RecordingDisk(InterceptedDisk):
         self.effects.clear()
 
     def take_for_unsynced(self, path: Path, size: int) -> None:
-        """Note that whatever a file holds beyond a size was there before, and was never synced."""
+        """Treat the content of a file beyond a size as earlier content that was never synced."""
         number = self._number(str(path))
         assert number is not None
         tail = bytes(self._live.file(number).data[size:])
@@ -207,7 +207,7 @@ class RecordingDisk(InterceptedDisk):
         number = self._live.names[source]
 
         def move(state: State) -> None:
-            # It takes place in both directories or in none.
+            # A rename takes effect in both directories or in none.
             if _parent(target) not in state.names:
                 return
             if state.names.get(source) == number:
@@ -250,7 +250,7 @@ class RecordingDisk(InterceptedDisk):
         made = self._next if number is None else number
         self._next += 1
 
-        # A name that is taken still, because its removal is lost, cannot be given again.
+        # If the removal of the old name is lost, the name still exists and cannot be created again.
         def make(state: State) -> None:
             state.names.setdefault(short, made)
 

@@ -1,4 +1,4 @@
-"""What it costs to find out whether an event with a chosen id has ended already."""
+"""The cost of checking whether an event with a chosen id has already ended."""
 
 from uuid import uuid4
 

@@ -1,4 +1,4 @@
-"""A cancelled task ends as cancelled, because a loop that continues after any error would never end."""
+"""A cancelled task ends as cancelled. Otherwise a loop that continues after errors would never end."""
 
 import asyncio
 from contextlib import suppress
@@ -39,7 +39,7 @@ async def test_a_transaction_that_is_cancelled_twice_gives_its_connection_back(d
 
         task = asyncio.create_task(hang())
         await entered.wait()
-        # Like a deadline and a lost lease at the same time: the second cancellation hits the rollback.
+        # A deadline and a lost lease at the same time: the second cancellation arrives during the rollback.
         task.cancel()
         await asyncio.sleep(0)
         task.cancel()
@@ -82,7 +82,7 @@ async def test_a_task_cancelled_as_the_bus_opens_does_not_continue(dsn: str, tur
 
 async def test_a_cancelled_close_releases_everything(backend: BackendUnderTest) -> None:
     is_refused = False
-    # A store of files complains of a second close.
+    # A store of files raises an error at a second close.
     with suppress(Unavailable):
         async with backend.open(Topology([JOBS]), [EFFECTS]) as bus:
             # A waiting bus has a listener for hints, which ends first.

@@ -1,4 +1,4 @@
-"""Effects against a real HTTP server: what is sent, what is recorded, and what follows from each answer."""
+"""Effects on a real HTTP server: what is sent, what is recorded, and how each answer is handled."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -25,7 +25,7 @@ from kingdom.bus import (
     close_effect,
     find_ledger,
 )
-from tests.contract.backends import PatientOperations
+from tests.contract.backends import CompleteLogOperations
 from tests.integration.http_effect import HttpEffect, call, calls
 from tests.integration.http_target import HttpTarget, http_target
 from tests.integration.local_effect import LocalEffect
@@ -120,14 +120,14 @@ async def test_a_throttled_call_waits_as_asked_and_is_sent_under_a_new_identifie
         together = await rows(bus, "SELECT r.xmin = e.xmin AS same FROM kingdom.record r, kingdom.outbox_event e")
         waits = await rows(bus, "SELECT attempt_count, next_retry_at - updated_at AS wait FROM kingdom.outbox_event")
         await rows(bus, "UPDATE kingdom.outbox_event SET next_retry_at = now()")
-        # The worker that was asked to wait would still do so.
+        # The first worker would still wait as it was asked to.
         async with calling(bus, target, IDENTIFIER):
             await reaches(bus, envelope, "DONE", "deferred")
         assert await states(bus, "a") == ["THROTTLED", "ACKED"]
     assert [attempt["state"] for attempt in record.doc["attempts"]] == ["THROTTLED", "PREPARED"]
     assert together == [{"same": True}]
     assert waits[0]["attempt_count"] == 0
-    # By the clock of the database, and no earlier than the transaction that says so.
+    # The time is that of the database, and not earlier than the transaction that wrote it.
     assert HOUR <= waits[0]["wait"] < 2 * HOUR
     first, second = target.seen
     assert [attempt["identifier"] for attempt in record.doc["attempts"]] == [first.identifier, second.identifier]
@@ -218,7 +218,7 @@ async def test_an_unclear_call_is_never_repeated_and_ends_as_an_alarm(
         assert (await event(bus, envelope))["attempt_count"] == 3
         assert await states(bus, "a") == ["UNKNOWN"]
     async with bus_of(dsn) as bus:
-        entries = [logged.entry for logged in await PatientOperations(bus).read_log(LogCursor(), 10)]
+        entries = [logged.entry for logged in await CompleteLogOperations(bus).read_log(LogCursor(), 10)]
     assert [(entry.type, entry.data["key"], entry.data["target"]) for entry in entries] == [
         ("effect.unclear", "a", "http")
     ]

@@ -31,8 +31,8 @@ async def stopped_child(dsn: str, target: HttpTarget, idempotency: Idempotency, 
 
 
 @asynccontextmanager
-async def heir(bus: PostgresBus, target: HttpTarget, idempotency: Idempotency) -> AsyncIterator[None]:
-    """Run a worker that comes when the time of the first one is over."""
+async def successor(bus: PostgresBus, target: HttpTarget, idempotency: Idempotency) -> AsyncIterator[None]:
+    """Run a second worker after the lease of the first one has expired."""
     await rows(bus, "UPDATE kingdom.outbox_lease SET expires_at = now() - interval '1 second'")
     dispatcher = Dispatcher()
     dispatcher.effect("Call", HttpEffect(target.url, Target(name="http", idempotency=idempotency)))
@@ -70,7 +70,7 @@ async def test_a_call_whose_answer_died_with_its_worker_is_found_and_not_repeate
         async with stopped_child(dsn, target, idempotency, "after") as worker:
             worker.signal(signal.SIGKILL)
             await worker.ends()
-        async with heir(bus, target, idempotency):
+        async with successor(bus, target, idempotency):
             assert await ends(bus, envelope) == ("DONE", "lease_lost")
         assert [state for state, _ in await attempts(bus)] == ["ACKED"]
         made = await rows(bus, "SELECT id FROM kingdom.outbox_all WHERE event_type = 'Made'")
@@ -86,7 +86,7 @@ async def test_a_stopped_worker_that_sends_after_its_lease_has_no_effect(
     target.dedups = idempotency is Idempotency.IDENTIFIER
     async with published(dsn) as (bus, envelope), stopped_child(dsn, target, idempotency, "before") as zombie:
         await stop(zombie.process.pid)
-        async with heir(bus, target, idempotency):
+        async with successor(bus, target, idempotency):
             assert await ends(bus, envelope) == ("DONE", "lease_lost")
             zombie.signal(GO_ON)
             zombie.signal(signal.SIGCONT)

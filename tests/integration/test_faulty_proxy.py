@@ -39,11 +39,11 @@ class Client:
         self._writer.close()
 
 
-Way = tuple[FaultyProxy, Callable[[], Awaitable[Client]]]
+Proxied = tuple[FaultyProxy, Callable[[], Awaitable[Client]]]
 
 
 @pytest.fixture
-async def way(answering: int) -> AsyncIterator[Way]:
+async def proxied(answering: int) -> AsyncIterator[Proxied]:
     """Yield a proxy in front of that server, and a function to connect through it."""
     clients: list[Client] = []
     with FaultyProxy(LOOPBACK, answering) as proxy:
@@ -57,14 +57,14 @@ async def way(answering: int) -> AsyncIterator[Way]:
             client.close()
 
 
-async def test_unhindered_calls_are_passed_on(way: Way) -> None:
-    _, connect = way
+async def test_unhindered_calls_are_passed_on(proxied: Proxied) -> None:
+    _, connect = proxied
     client = await connect()
     assert [await client.ask() for _ in range(3)] == [ANSWER] * 3
 
 
-async def test_a_frozen_connection_is_silent_and_open_and_a_new_one_answers(way: Way) -> None:
-    proxy, connect = way
+async def test_a_frozen_connection_is_silent_and_open_and_a_new_one_answers(proxied: Proxied) -> None:
+    proxy, connect = proxied
     frozen = await connect()
     await frozen.ask()
     assert proxy.freeze() == 1
@@ -75,8 +75,8 @@ async def test_a_frozen_connection_is_silent_and_open_and_a_new_one_answers(way:
     assert await silent == b""
 
 
-async def test_an_answer_is_cut_in_its_middle_and_the_next_connection_is_whole(way: Way) -> None:
-    proxy, connect = way
+async def test_an_answer_is_cut_in_its_middle_and_the_next_connection_is_whole(proxied: Proxied) -> None:
+    proxy, connect = proxied
     cut = await connect()
     proxy.cut_next_answer(0.5)
     assert [await cut.ask() for _ in range(ANSWERS_BEFORE_A_CUT)] == [ANSWER] * ANSWERS_BEFORE_A_CUT
@@ -85,8 +85,8 @@ async def test_an_answer_is_cut_in_its_middle_and_the_next_connection_is_whole(w
     assert await (await connect()).ask() == ANSWER
 
 
-async def test_a_slow_connection_answers_later(way: Way) -> None:
-    proxy, connect = way
+async def test_a_slow_connection_answers_later(proxied: Proxied) -> None:
+    proxy, connect = proxied
     client = await connect()
     loop = asyncio.get_running_loop()
     proxy.delay_seconds = DELAY_SECONDS

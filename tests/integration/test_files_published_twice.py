@@ -1,4 +1,4 @@
-"""An id that a caller publishes twice is delivered once while its archive is kept, at a constant cost."""
+"""An event that is published twice under one id is delivered once while the archive keeps it, at a constant cost."""
 
 import asyncio
 import os
@@ -152,7 +152,7 @@ async def test_after_a_loss_of_power_the_index_follows_from_the_lines(realm: Pat
     async with opened(realm) as bus:
         await bus.publish(*events)
         await handle(bus)
-        # The journal no longer has these, but it has the next one.
+        # The journal no longer contains these events, but it contains the next one.
         bus.store.checkpoint()
         events.append(given())
         await bus.publish(events[-1])

@@ -28,7 +28,7 @@ def bouncer(cluster: PrivateCluster) -> Iterator[PrivateBouncer]:
 
 
 @pytest.fixture(params=DEFAULTS)
-def misled(request: pytest.FixtureRequest, dsn: str) -> str:
+def changed_database(request: pytest.FixtureRequest, dsn: str) -> str:
     """A database whose sessions begin with another isolation."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(DEFAULTS[request.param].format(connection.info.dbname))
@@ -36,15 +36,17 @@ def misled(request: pytest.FixtureRequest, dsn: str) -> str:
 
 
 @pytest.fixture(params=["directly", "through PgBouncer"])
-def way(request: pytest.FixtureRequest, bouncer: PrivateBouncer, misled: str) -> tuple[str, dict[str, Any]]:
+def connection_options(
+    request: pytest.FixtureRequest, bouncer: PrivateBouncer, changed_database: str
+) -> tuple[str, dict[str, Any]]:
     if request.param == "directly":
-        return misled, {}
-    return bouncer.dsn(str(conninfo_to_dict(misled)["dbname"])), {"through_pgbouncer": True}
+        return changed_database, {}
+    return bouncer.dsn(str(conninfo_to_dict(changed_database)["dbname"])), {"through_pgbouncer": True}
 
 
 @pytest.fixture
-def opened(way: tuple[str, dict[str, Any]]) -> PostgresBus:
-    place, options = way
+def opened(connection_options: tuple[str, dict[str, Any]]) -> PostgresBus:
+    place, options = connection_options
     return PostgresBus(place, Topology([JOBS, LINE]), **options)
 
 
@@ -64,10 +66,12 @@ async def test_an_event_that_is_published_while_the_first_of_its_key_runs_comes_
     assert [delivery.envelope.payload["n"] for delivery in following] == [1, 2]
 
 
-async def test_waiting_for_an_event_of_another_sender_reports_a_duplicate(opened: PostgresBus, misled: str) -> None:
+async def test_waiting_for_an_event_of_another_sender_reports_a_duplicate(
+    opened: PostgresBus, changed_database: str
+) -> None:
     envelope = Envelope(type="Job")
-    async with opened as bus, open_bus(misled, JOBS) as watching:
-        async with await psycopg.AsyncConnection.connect(misled) as other:
+    async with opened as bus, open_bus(changed_database, JOBS) as watching:
+        async with await psycopg.AsyncConnection.connect(changed_database) as other:
             await other.set_isolation_level(IsolationLevel.READ_COMMITTED)
             async with watching.join(other) as transaction:
                 await transaction.publish(envelope)

@@ -13,7 +13,7 @@ from kingdom.bus import Delivery, Done, Envelope, LogCursor, Stream
 from kingdom.bus.log import LOST_TRANSACTIONS
 from kingdom.bus.outcome import Dead, Release, Retry
 from kingdom.errors import LeaseLost
-from tests.contract.backends import PatientOperations
+from tests.contract.backends import CompleteLogOperations
 from tests.integration.running import HOUR, eventually, open_bus, rows, statuses, stream
 
 JOBS, LINE = stream("jobs", "Job"), stream("line", "Step", ordered=True)
@@ -181,7 +181,7 @@ async def test_tokens_continue_above_all_that_a_process_has_seen(dsn: str, stand
         (again,) = await claim(bus, JOBS)
         assert again.token > seen
         assert again.attempt == 1
-        entries = await PatientOperations(bus).read_log(LogCursor(), 10)
+        entries = await CompleteLogOperations(bus).read_log(LogCursor(), 10)
         logged = [(entry.entry.type, entry.entry.aggregate_id) for entry in entries]
         assert logged == [("store.transactions_lost", LOST_TRANSACTIONS)]
         await settle(bus, again)

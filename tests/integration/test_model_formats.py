@@ -1,4 +1,4 @@
-"""The stub of the models as each vendor's program sees it on the wire."""
+"""The HTTP responses of the model stub, as each vendor's program receives them."""
 
 import asyncio
 import json

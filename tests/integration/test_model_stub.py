@@ -1,4 +1,4 @@
-"""The stub of the models, proven with Claude Code itself."""
+"""The model stub, used by the real Claude Code."""
 
 import asyncio
 import json
@@ -23,8 +23,8 @@ KILLED = -9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """How a run of Claude Code ended and what it put out."""
+class ClaudeRun:
+    """The exit code and the output of Claude Code."""
 
     code: int
     lines: list[dict[str, Any]]
@@ -45,13 +45,13 @@ class Ran:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
-    """A place in which Claude Code runs against a stub."""
+    """Runs Claude Code in a folder, with the stub as its model."""
 
     stub: ModelStub
     work_space: Path
     home: Path
 
-    async def claude(self, prompt: str, *options: str) -> Ran:
+    async def claude(self, prompt: str, *options: str) -> ClaudeRun:
         process = await asyncio.create_subprocess_exec(
             CLAUDE,
             *("-p", prompt, "--output-format", "stream-json", "--verbose", "--permission-mode", "bypassPermissions"),
@@ -68,7 +68,7 @@ class Terminal:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        return Ran(code=process.returncode or 0, lines=[json.loads(line) for line in output.splitlines()])
+        return ClaudeRun(code=process.returncode or 0, lines=[json.loads(line) for line in output.splitlines()])
 
     def _environment(self) -> dict[str, str]:
         return {

@@ -23,10 +23,10 @@ from kingdom.storage.archive_file import new_archive, read_header, read_items
 from kingdom.storage.transfer import AnyItem, EventItem, ItemCounts, LogEntryItem, Manifest, PauseItem, StoreTransfer
 from tests.contract.backends import BACKENDS, BackendUnderTest
 from tests.contract.scene import HOUR, KINDS, NO_WAIT, TOPOLOGY, Scene, eventually, ping, step
-from tests.integration.furniture import LONG_AGO, TAKEN_KEYS, furnish, pass_by
+from tests.integration.store_states import LONG_AGO, TAKEN_KEYS, fill_every_state, pass_by
 
 Contents = dict[str, list[AnyItem]]
-# Every pair of these is moved between; the place of the second one is the fixture of its kind with `second_` before it.
+# Every pair of backends is tested. The store of the second one comes from the fixture with the prefix `second_`.
 HOUSES = {name: BACKENDS[name] for name in ("postgres", "files")}
 
 
@@ -114,7 +114,7 @@ async def contents(scene: Scene) -> Contents:
 
 @pytest.mark.parametrize("name", ["house.jsonl", "house.jsonl.gz"])
 async def test_everything_is_equal_on_the_other_side(old: Scene, new: Scene, tmp_path: Path, name: str) -> None:
-    await furnish(old)
+    await fill_every_state(old)
     before = await contents(old)
     statuses = {event.status for event in before["EventItem"] if isinstance(event, EventItem)}
     assert statuses == {"PENDING", "DEAD", "DONE", "DISCARDED"}
@@ -127,7 +127,7 @@ async def test_everything_is_equal_on_the_other_side(old: Scene, new: Scene, tmp
 
 
 async def test_operators_see_the_same_in_the_other_store(old: Scene, new: Scene, tmp_path: Path) -> None:
-    await furnish(old)
+    await fill_every_state(old)
     await move(old, new, tmp_path / "house.jsonl")
     assert await new.dead() == await old.dead()
     assert [entry.entry for entry in await new.read_log()] == [entry.entry for entry in await old.read_log()]
@@ -207,7 +207,7 @@ async def test_a_settled_lease_does_not_count_as_work_in_flight(old: Scene) -> N
 
 
 async def test_only_an_empty_store_takes_anything_in(old: Scene, new: Scene, tmp_path: Path) -> None:
-    await furnish(old)
+    await fill_every_state(old)
     await new.operations.pause("free", reason="not yet", actor="tester")
     before = await contents(new)
     with pytest.raises(Permanent, match="not empty, it has 1 paused streams, 1 log entries"):
@@ -216,7 +216,7 @@ async def test_only_an_empty_store_takes_anything_in(old: Scene, new: Scene, tmp
 
 
 async def test_a_file_that_breaks_off_while_it_is_read_leaves_nothing(old: Scene, new: Scene, tmp_path: Path) -> None:
-    await furnish(old)
+    await fill_every_state(old)
     file = tmp_path / "house.jsonl"
     await export(transfer_of(old.bus), file)
     manifest = read_header(file).manifest
@@ -264,7 +264,7 @@ async def test_a_contradictory_history_is_refused_and_not_stored(
 
 
 async def test_a_publish_during_the_move_waits_for_its_end(old: Scene, new: Scene, tmp_path: Path) -> None:
-    await furnish(old)
+    await fill_every_state(old)
     file = tmp_path / "house.jsonl"
     await export(transfer_of(old.bus), file)
     late = ping(99)
@@ -314,7 +314,7 @@ async def test_a_store_is_moved_through_pgbouncer(
     cluster: PrivateCluster, dsn: str, second_dsn: str, tmp_path: Path
 ) -> None:
     async with _scene(BACKENDS["postgres"](dsn)) as scene:
-        await furnish(scene)
+        await fill_every_state(scene)
         before = await contents(scene)
         scene.backend.close()
     file = tmp_path / "house.jsonl.gz"

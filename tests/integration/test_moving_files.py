@@ -19,7 +19,7 @@ from kingdom.errors import Misconfigured, Permanent
 from kingdom.storage.transfer import AnyItem, ItemCounts, Manifest, RecordItem
 from tests.contract.backends import FilesBackend
 from tests.contract.scene import KINDS, TOPOLOGY, Scene, eventually, ping
-from tests.integration.furniture import LONG_AGO, furnish
+from tests.integration.store_states import LONG_AGO, fill_every_state
 
 NOTHING = Manifest(census=ItemCounts(), last_position=1, last_token=1)
 LETTER = RecordKind(
@@ -39,10 +39,10 @@ async def bus(realm: Path) -> AsyncIterator[FilesBus]:
         yield bus
 
 
-async def furniture(place: Path) -> tuple[Manifest, list[AnyItem]]:
+async def exported_states(place: Path) -> tuple[Manifest, list[AnyItem]]:
     backend = FilesBackend(str(place))
     async with FilesBus(place, TOPOLOGY, KINDS) as bus:
-        await furnish(Scene(backend, bus, backend.operations(bus)))
+        await fill_every_state(Scene(backend, bus, backend.operations(bus)))
         return await everything(bus)
 
 
@@ -78,7 +78,7 @@ def letter(name: str) -> RecordItem:
 
 
 async def test_a_failed_import_removes_only_its_own_files(bus: FilesBus, realm: Path, tmp_path: Path) -> None:
-    manifest, items = await furniture(tmp_path / "old")
+    manifest, items = await exported_states(tmp_path / "old")
     (realm / "logs" / "sessions").mkdir()
     (realm / "letters" / "new" / "dropped.json").write_text('{"dear": "king"}')
     for name in ("logs/system.log", "logs/sessions/one.json", "logs/events-of-the-court.log", "bus/paused/why.txt"):
@@ -183,7 +183,7 @@ async def test_a_cancelled_move_releases_the_store(bus: FilesBus, realm: Path) -
 
 
 async def test_events_published_by_the_same_bus_wait_for_the_end_of_the_move(bus: FilesBus, tmp_path: Path) -> None:
-    manifest, items = await furniture(tmp_path / "old")
+    manifest, items = await exported_states(tmp_path / "old")
     late: list[asyncio.Task[Any]] = []
 
     async def interrupted() -> AsyncIterator[AnyItem]:

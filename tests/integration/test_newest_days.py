@@ -1,4 +1,4 @@
-"""The newest records are found by the order of ids, although ids of one day are not in the order of time."""
+"""The newest records are found by their ids, although the ids of one day do not sort by time."""
 
 from datetime import UTC, datetime, timedelta
 

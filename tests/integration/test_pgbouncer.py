@@ -1,4 +1,4 @@
-"""Everything through PgBouncer in transaction mode, where a session lasts only for a transaction."""
+"""The bus through PgBouncer in transaction mode, where a session lasts only for one transaction."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -32,7 +32,7 @@ from kingdom.bus import (
 )
 from kingdom.bus.operations import DeadFilter
 from kingdom.errors import Conflict, LeaseLost, Unavailable
-from tests.contract.backends import PatientOperations
+from tests.contract.backends import CompleteLogOperations
 from tests.integration.local_effect import LocalEffect
 from tests.integration.running import at_work, event, eventually, numbered, open_bus, rows, statuses, stream, until_all
 from tests.patience import PATIENCE_SECONDS
@@ -173,7 +173,7 @@ async def test_settlements_records_and_the_log_are_one_transaction(pooled: str) 
         with pytest.raises(Conflict):
             await repeat()
         assert await statuses(bus) == {"DONE": 1, "PENDING": 1, "PROCESSING": 1}
-        assert len(await PatientOperations(bus).read_log(LogCursor(), 10)) == 1
+        assert len(await CompleteLogOperations(bus).read_log(LogCursor(), 10)) == 1
 
 
 async def test_operators_can_inspect_and_repair(pooled: str) -> None:

@@ -1,4 +1,4 @@
-"""The indexes and the buffer limit of every statement on the path of an event."""
+"""Every statement on the path of an event uses its indexes and stays below its limit of buffers."""
 
 import asyncio
 import itertools

@@ -50,7 +50,7 @@ async def test_a_session_that_met_a_read_only_node_is_given_up(dsn: str) -> None
 
 
 async def until_accepted(call: Callable[[], Awaitable[T]]) -> T:
-    """Repeat a call: each connection that the pool has opened before may be refused once."""
+    """Repeat a call until it succeeds: each connection that the pool opened before may fail once."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             with suppress(Unavailable):

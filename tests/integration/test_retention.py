@@ -23,7 +23,7 @@ from kingdom.bus import (
 )
 from kingdom.bus.stream import Topology
 from kingdom.errors import Conflict
-from tests.contract.backends import PatientOperations
+from tests.contract.backends import CompleteLogOperations
 from tests.integration.running import at_work, eventually, numbered, open_bus, rows, statuses, stream, until_all
 from tests.patience import PATIENCE_SECONDS
 
@@ -94,7 +94,7 @@ async def test_rows_that_fell_into_the_default_move_to_their_partition(dsn: str)
         assert await counts(bus) == [("log_default", 3), ("outbox_archive_default", 3)]
         await PostgresOperations(bus).retain(Retention())
         assert await counts(bus) == [(names("log", 0, 0)[0], 3), (names("outbox_archive", 0, 0)[0], 3)]
-        assert len(await PatientOperations(bus).read_log(LogCursor(), 10)) == 3
+        assert len(await CompleteLogOperations(bus).read_log(LogCursor(), 10)) == 3
 
 
 async def test_rows_of_days_that_had_no_partition_leave_with_their_age(dsn: str) -> None:

@@ -24,7 +24,7 @@ from kingdom.bus import (
     Transaction,
 )
 from kingdom.errors import Misconfigured
-from tests.contract.backends import PatientOperations
+from tests.contract.backends import CompleteLogOperations
 from tests.integration.catalog import Catalog, read_catalog
 from tests.integration.running import MARKS, at_work, eventually, numbered, open_bus, stream
 
@@ -159,7 +159,7 @@ async def test_a_log_from_a_server_that_had_counted_further_is_read_in_its_order
     dsn = bare.make()
     await migrate(dsn)
     async with open_bus(dsn, stream("jobs", "Job")) as bus:
-        operations = PatientOperations(bus)
+        operations = CompleteLogOperations(bus)
         await log_entry(bus, "before")
         execute(dsn, RESTORED)
         await log_entry(bus, "since")

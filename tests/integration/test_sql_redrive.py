@@ -90,7 +90,7 @@ async def test_an_event_that_is_dead_in_two_streams_is_redriven_in_both_or_in_on
     await psql.scene.drain("free")
     await psql.scene.drain("other")
     await kill_both()
-    # Many are redriven by a query for them.
+    # A query redrives many events.
     redriven = await psql.asks(
         "SELECT kingdom.redrive(event_id, stream) FROM kingdom.outbox_event WHERE status = 'DEAD' AND stream = 'other'"
     )

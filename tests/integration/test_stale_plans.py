@@ -19,7 +19,7 @@ async def test_a_claim_that_was_planned_for_a_nearly_empty_table_stops_at_its_li
     dsn: str, stream: str, statement: str
 ) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
-        # Only the statistics of this test count.
+        # No automatic statistics: the test sets them.
         connection.execute("ALTER TABLE kingdom.outbox_event SET (autovacuum_enabled = false)")
         fill_events(connection, 10_000)
         connection.execute("DELETE FROM kingdom.outbox_event WHERE id % 100 <> 0")

@@ -1,4 +1,4 @@
-"""Roles as processes: small programs play them here."""
+"""The supervisor of roles. Small programs act as the roles."""
 
 import asyncio
 import errno
@@ -193,7 +193,7 @@ async def test_a_silent_role_is_ended_and_started_again(realm: Path) -> None:
         assert (scene.child("chamberlain").restarts > 0, scene.child("king").restarts) == (True, 0)
         await hours.pass_by(silence, 160, chamberlain)
         assert scene.child("king").restarts > 0
-        # Of others the Chamberlain says it.
+        # The Chamberlain reports this for all other roles.
         assert await _logged(bus, "system.heartbeat_missed", "chamberlain", "threshold_seconds") == [100]
         assert await _logged(bus, "system.heartbeat_missed", "king", "threshold_seconds") == []
 

@@ -1,4 +1,4 @@
-"""The order pipeline on a real database: what its tables refuse, and what each answer of the exchange leads to."""
+"""The order pipeline on a real database: the rules of its tables, and the effect of each answer of the exchange."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -260,7 +260,7 @@ async def test_an_open_order_is_checked_ever_less_often(store: TradeStore) -> No
         )
         waits.append(int(row["wait"]))
         await rows(store, "UPDATE everbit.order_attempt SET next_lookup_at = now()")
-    # The last wait is 30 seconds, of which a slow machine may have spent some before it was read.
+    # The last wait is 30 seconds. A slow machine may have used a part of it already.
     assert (waits[0] <= 2, waits[-1] > 10) == (True, True), waits
 
 

@@ -1,4 +1,4 @@
-"""The store of a verification, on which every verdict is based."""
+"""The temporary store of `kingdom bus verify`: its checks must find every inconsistency."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The directory of a verification, on which every verdict is based."""
+"""The temporary file store of `kingdom bus verify`: its checks must find every inconsistency."""
 
 import asyncio
 import json

@@ -44,7 +44,7 @@ LONG = timedelta(minutes=5)
 
 
 class Valve:
-    """Calls pass at once until it is shut; then they stay inside until it is opened."""
+    """Lets calls pass while it is open, and holds them while it is shut."""
 
     def __init__(self) -> None:
         self.inside = 0
@@ -81,7 +81,7 @@ async def working(bus: PostgresBus, valve: Valve, grace: timedelta) -> AsyncIter
     dispatcher = Dispatcher()
     dispatcher.effect("Job", LocalEffect(valve.call))
     metrics, poll = WorkerMetrics(), timedelta(milliseconds=20)
-    # Of events that it knows as quick a worker claims many at once.
+    # A worker claims many events at once if it knows that they are quick.
     metrics.seconds_per_event["jobs"] = 0.001
     worker = Worker(bus, dispatcher, ["jobs"], concurrency=2, poll=poll, grace=grace, metrics=metrics)
     task = asyncio.create_task(worker.run())
@@ -94,7 +94,7 @@ async def working(bus: PostgresBus, valve: Valve, grace: timedelta) -> AsyncIter
 
 
 async def fill(bus: PostgresBus, valve: Valve) -> None:
-    """Bring the worker to hold many events while two of them run."""
+    """Make the worker hold many events, of which two run."""
     valve.shut()
     await bus.publish(*numbered("Job", 20))
     await valve.holds(2)
@@ -154,7 +154,7 @@ async def test_the_grace_also_ends_the_wait_of_a_suspect_for_its_turn(dsn: str) 
             await connection.execute("UPDATE kingdom.outbox_event SET crash_count = 1 WHERE status = 'PENDING'")
 
         async def seen() -> bool:
-            # Held while another runs it would be blamed for that one's crash, so it was claimed and given back.
+            # A suspect that is held while another event runs would be blamed for its crash, so it was given back.
             found = await rows(bus, "SELECT lease_token, status FROM kingdom.outbox_event WHERE crash_count = 1")
             return [(row["lease_token"] > 0, row["status"]) for row in found] == [(True, "PENDING")]
 
@@ -211,7 +211,7 @@ async def test_a_claim_that_never_returns_does_not_keep_the_worker_from_ending(
 class LateBus(PostgresBus):
     """Answers the first claim that finds events some turns of the loop after something else has happened.
 
-    With each number of turns another one comes first: the start of the claim's units, or what ends them.
+    The number of turns decides which comes first: the start of the claimed events, or their end.
     """
 
     meanwhile: Callable[[], object] | None = None
@@ -269,7 +269,7 @@ async def test_a_process_that_was_suspended_past_its_lease_during_a_claim_contin
     lease, dispatcher, valve = timedelta(milliseconds=200), Dispatcher(), Valve()
     dispatcher.effect("Job", LocalEffect(valve.call))
     async with LateBus(dsn, Topology([stream("jobs", "Job", lease=lease)]), [EFFECTS]) as bus:
-        # Nothing of the process runs, as if it were stopped or its machine asleep.
+        # Block the whole process, as if it were stopped or its machine were asleep.
         bus.meanwhile, bus.turns = partial(time.sleep, lease.total_seconds()), turns
         await bus.publish(Envelope(type="Job"))
         async with at_work(bus, dispatcher, concurrency=1):
@@ -300,7 +300,7 @@ async def test_a_small_stream_is_served_next_to_a_large_backlog(dsn: str) -> Non
         await transaction.append(LogEntry(type="handled", actor="test"))
 
     metrics = WorkerMetrics()
-    # Both are known as quick, so that no slow beginning makes the claims of one smaller.
+    # Both streams are known as quick, so a slow start does not make the claims of one smaller.
     metrics.seconds_per_event |= {"large": 0.001, "small": 0.001}
     async with open_bus(dsn, stream("large", "Large"), stream("small", "Small")) as bus:
         await bus.publish(*numbered("Large", 2000))
@@ -333,10 +333,10 @@ async def test_calls_that_take_long_hold_up_no_other_stream(dsn: str, *, known_a
         other.shut()
         async with at_work(bus, dispatcher, concurrency=4, metrics=metrics):
             await slow.holds(4)
-            # Their own stream waits, however many there are of them.
+            # The stream of slow calls waits, however many calls it has.
             await bus.publish(*numbered("Job", 40))
             await eventually(lambda: is_so(lambda: len(handled) == 40))
-            # Calls of another stream get one slot of their own, and no more while the slow ones last.
+            # While the slow calls run, the other stream gets one slot and no more.
             await bus.publish(*numbered("Other", 10))
             await other.holds(1)
             await bus.publish(*numbered("Job", 40))
@@ -355,7 +355,7 @@ async def is_so(condition: Callable[[], bool]) -> bool:
 
 
 class Deaf(PostgresBus):
-    """A bus in which a cancellation gets lost, as one can in the wait for a connection."""
+    """A bus that swallows a cancellation, as the wait for a connection can."""
 
     reaping = False
 

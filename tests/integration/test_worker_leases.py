@@ -1,4 +1,4 @@
-"""Leases of a real worker: kept alive whatever a handler does, let go when a handler takes too long."""
+"""Leases of a real worker: renewed whatever a handler does, and given up when a handler takes too long."""
 
 import asyncio
 import math
@@ -52,7 +52,7 @@ LONG_LEASE = 3600.0
 
 @pytest.mark.parametrize("kind", ["sleep", "spin"])
 async def test_a_handler_that_blocks_its_process_for_two_leases_keeps_its_event(dsn: str, kind: str) -> None:
-    # An effect: while it calls it holds no lock, so nothing but the renewal keeps other workers away.
+    # During its call an effect holds no lock, so only the renewal keeps other workers away.
     async with (
         open_bus(dsn, jobs(lease=LONG_LEASE)) as bus,
         child("integration.blocking_child", kind, dsn, lease=LONG_LEASE, renewed_early=True) as blocked,
@@ -118,7 +118,7 @@ async def test_a_hung_handler_is_cut_off_at_its_deadline_and_retried(dsn: str) -
         envelopes = numbered("Job", 3)
         await bus.publish(*envelopes)
         async with at_work(bus, dispatcher, timeout=limits):
-            # Once in its group and once alone: only what a handler does alone counts against it.
+            # Once in its group and once alone. Only the failure alone counts as an attempt.
             for _ in range(2):
                 await hung.acquire()
                 limits.let_pass()
@@ -221,14 +221,14 @@ async def test_a_lease_whose_renewal_hangs_is_given_up_before_it_ends_and_the_lo
             given_up |= bus.asked
             async with asyncio.timeout(PATIENCE_SECONDS / 2):
                 await cut_off.wait()
-            # A loop that waits for the hanging thread at the end of the worker never comes to this.
+            # If the loop waited for the hanging thread at the end of the worker, it would never get here.
             asyncio.get_running_loop().call_later(0.2, bus.go_on.set)
     assert bus.in_time
     assert all(bus.in_time)
 
 
 class Away(PostgresBus):
-    """A bus that cannot renew until the test lets it; it remembers the leases of both times."""
+    """A bus that refuses renewals until the test allows them. It records the leases before and after that."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -324,7 +324,7 @@ async def test_suspects_run_with_nothing_else_in_flight(dsn: str) -> None:
         assert len(await ghost.claim("jobs", 10, "a worker that dies")) == len(suspects)
         await eventually(lambda: _reaped(ghost))
     async with open_bus(dsn, stream("jobs", "Job")) as bus:
-        # Due first, so that many are in flight when a suspect comes.
+        # These events are due first, so many are in flight when the suspect is claimed.
         for envelope in numbered("Job", 43)[3:]:
             await bus.publish(envelope)
         await rows(bus, "UPDATE kingdom.outbox_event SET next_retry_at = now() - interval '1 h' WHERE crash_count = 0")
@@ -368,7 +368,7 @@ async def _renewed_twice(bus: Away, tokens: set[int]) -> bool:
 
 async def _taken_away(bus: PostgresBus) -> bool:
     await rows(bus, "UPDATE kingdom.outbox_lease SET expires_at = now() - interval '1 second'")
-    # A worker may have given it back before us.
+    # A worker may have given the lease back before.
     await bus.reap()
     return bool(await rows(bus, "SELECT 1 FROM kingdom.outbox_all WHERE crash_count > 0"))
 

@@ -1,4 +1,4 @@
-"""A store that goes away while a real worker is at it."""
+"""A store becomes unreachable while a real worker uses it."""
 
 import asyncio
 import signal
@@ -38,7 +38,7 @@ class Server:
 
     def __init__(self, cluster: PrivateCluster) -> None:
         cluster.create_database("restarted")
-        # With the patience of the product, not of a test.
+        # The timeouts of the product, not the longer ones of tests.
         self.dsn = make_conninfo(cluster.dsn, dbname="restarted")
         self._cluster = cluster
 
@@ -137,7 +137,7 @@ async def test_an_outage_longer_than_the_lease_cuts_handlers_off_and_the_event_r
 
 
 @pytest.mark.timing
-# A wait that doubles from one second on would have just begun to wait for half a minute after 35.
+# If the wait doubled without a limit, the worker would be in a wait of half a minute after 35 seconds.
 @pytest.mark.parametrize("outage_seconds", [5, 35, 60])
 async def test_the_first_event_is_handled_soon_after_the_server_is_back_however_long_it_was_away(
     server: Server, outage_seconds: int

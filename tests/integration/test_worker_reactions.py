@@ -1,4 +1,4 @@
-"""Reactions of a real worker: grouped in one transaction, rerun alone where the group fails."""
+"""Reactions of a real worker: grouped in one transaction, and run again one by one if the group fails."""
 
 import asyncio
 import math
@@ -105,7 +105,7 @@ async def test_a_failing_reaction_leaves_no_trace_and_its_neighbors_commit(dsn: 
         failed = await rows(bus, "SELECT * FROM kingdom.outbox_all WHERE stream = 'jobs' AND status <> 'DONE'")
     for traces in (logged, marks, sorted(follows, key=lambda row: row["n"]), *([keys] if dedup else [])):
         assert [row["n"] for row in traces] == done
-    # A taken key can be given back by a rollback only, so that group runs one by one.
+    # Only a rollback returns a taken key, so the events of that group run one by one.
     assert len({row["xid"] for row in logged}) == (len(done) if dedup else 1)
     assert [(row["payload_json"], row["status"], row["attempt_count"]) for row in failed] == [
         ({"n": failing}, "PENDING", 1)
@@ -122,7 +122,7 @@ async def test_a_group_that_cannot_commit_is_rerun_as_two_halves(dsn: str) -> No
         runs.append(n)
         await transaction.append(note("handled", n))
         if n == 3 and runs.count(n) == 1:
-            # A version that was never stored: the conflict shows only when the group commits.
+            # This version was never stored, so the conflict appears only when the group commits.
             await transaction.put(Record(kind="mark", id="stale", state="made", version=7))
 
     async with open_bus(dsn, stream("jobs", "Job")) as bus:
@@ -334,7 +334,7 @@ async def test_a_reaction_that_outlasts_the_idle_limit_fails_an_attempt_instead_
     async with open_bus(dsn, slow, idle_limit=HOUR) as bus:
         await bus.publish(Envelope(type="Job"))
         async with at_work(bus, dispatcher, timeout=limits):
-            # Each attempt once in its group and once alone, and each for less time than the server allows.
+            # Each attempt runs once in its group and once alone, each time shorter than the server allows.
             for _ in range(4):
                 await hung.acquire()
                 assert 0 < limits.seconds < HOUR.total_seconds()

@@ -1,4 +1,4 @@
-"""Several records in one statement: the order of their locks, and the time of their end."""
+"""Several records written by one statement: the order of their locks, and their end times."""
 
 import asyncio
 

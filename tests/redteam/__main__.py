@@ -1,6 +1,6 @@
 """Run all attempts and print what stopped each: `python -m tests.redteam [--profile strict|dev|off] [--json FILE]`.
 
-`--without-defenses` removes the defense against each attempt, which shows that the attempt can succeed.
+`--without-defenses` removes the defense against each attempt, to show that the attempt can succeed.
 """
 
 import argparse

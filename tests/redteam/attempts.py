@@ -1,4 +1,4 @@
-"""The attempts of a hostile agent in its sandbox, and what stops each."""
+"""The attempts of a hostile agent in its sandbox, each with the defense that stops it."""
 
 from dataclasses import dataclass
 

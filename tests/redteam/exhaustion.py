@@ -26,7 +26,7 @@ from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from tests.contract.backends import FilesBackend
 from tests.integration.court.sentinel.scene import Watch, opened
 from tests.integration.court.sentinel.test_receiver import Strangers, unsigned
-from tests.integration.soldiers.test_egress import INNER, INTERNET, NAMED, OTHER, PATIENT, Way, limited
+from tests.integration.soldiers.test_egress import INNER, INTERNET, NAMED, OTHER, PATIENT, ProxiedClient, limited
 from tests.integration.soldiers.web import make_certificate, serving
 from tests.patience import PATIENCE_SECONDS
 from tests.redteam.defended import AttemptClass, Ground
@@ -124,14 +124,14 @@ async def send_a_body_that_never_ends(ground: Ground) -> str:
 @EXHAUSTION.stopped_by("egress: the bytes per run are limited", {"sent": "sent_bytes", "received": "received_bytes"})
 async def carry_away_without_end(ground: Ground, limit: str) -> str:
     limits = replace(PATIENT, **{limit: 100_000}) if ground.is_defended else PATIENT
-    async with _way(ground, limits) as way:
-        return "it was let" if await limited(way) == [""] else ""
+    async with _proxied_client(ground, limits) as client:
+        return "it was let" if await limited(client) == [""] else ""
 
 
 @EXHAUSTION.stopped_by("egress: open connections are limited")
 async def hold_the_connections_of_the_proxy(ground: Ground) -> str:
     limits = replace(PATIENT, connections=2) if ground.is_defended else PATIENT
-    async with _way(ground, limits) as way, way.proxy() as proxy:
+    async with _proxied_client(ground, limits) as client, client.proxy() as proxy:
         streams = [await asyncio.open_unix_connection(str(proxy.socket)) for _ in range(20)]
         for _, writer in streams:
             writer.write(b"CONNECT ")
@@ -148,10 +148,10 @@ async def hold_the_connections_of_the_proxy(ground: Ground) -> str:
 @EXHAUSTION.stopped_by("egress: a log that is full ends the run's connections")
 async def fill_the_log_of_the_proxy(ground: Ground) -> str:
     limits = replace(PATIENT, log_bytes=1000) if ground.is_defended else PATIENT
-    async with _way(ground, limits) as way, way.proxy() as proxy:
+    async with _proxied_client(ground, limits) as client, client.proxy() as proxy:
         for _ in range(30):
-            await way.ask(proxy, OTHER)
-    size = way.log.stat().st_size
+            await client.fetch(proxy, OTHER)
+    size = client.log.stat().st_size
     return f"{size} bytes" if size > 1500 else ""
 
 
@@ -212,11 +212,11 @@ async def _receiving(ground: Ground, **webhook: Any) -> AsyncIterator[tuple[Watc
 
 
 @asynccontextmanager
-async def _way(ground: Ground, limits: EgressLimits) -> AsyncIterator[Way]:
+async def _proxied_client(ground: Ground, limits: EgressLimits) -> AsyncIterator[ProxiedClient]:
     certificate = make_certificate(ground.folder, NAMED, OTHER)
     ground.patch.setattr(egress, "is_public", lambda address: address == INTERNET)
     async with serving(certificate, INTERNET, INNER) as web:
-        yield Way(ground.folder, certificate, web.port, limits=limits)
+        yield ProxiedClient(ground.folder, certificate, web.port, limits=limits)
 
 
 def _bytes_of(receiver: WebhookReceiver) -> int:

@@ -12,7 +12,7 @@ from kingdom.soldiers.sandbox.egress import Egress
 from kingdom.soldiers.sandbox.egress_rules import EgressRefused, check_host, parse_allowed_name
 from tests.integration.court.envoy.scene import DEV, slack_settings
 from tests.integration.court.envoy.test_slack_messenger import post, post_acked
-from tests.integration.soldiers.test_egress import INNER, INTERNET, NAMED, OTHER, Way
+from tests.integration.soldiers.test_egress import INNER, INTERNET, NAMED, OTHER, ProxiedClient
 from tests.integration.soldiers.web import Web, make_certificate, serving
 from tests.integration.standins.slack_scene import workspace
 from tests.patience import PATIENCE_SECONDS
@@ -87,18 +87,18 @@ async def have_too_much_allowed(ground: Ground, name: str) -> str:
 )
 async def an_inner_address_behind_a_name(ground: Ground, address: str) -> str:
     ground.remove(egress, "is_public", lambda _: True)
-    way = Egress([NAMED], resolve=lambda _: [address])
+    client = Egress([NAMED], resolve=lambda _: [address])
     with suppress(EgressRefused):
-        return str((await way.addresses(NAMED))[0])
+        return str((await client.addresses(NAMED))[0])
     return ""
 
 
 @EXITS.stopped_by("egress proxy: every address of a name must be public")
 async def an_inner_address_beside_a_public_one(ground: Ground) -> str:
-    async with _way(ground, resolve=lambda _: [INNER, INTERNET]) as (way, _):
+    async with _proxied_client(ground, resolve=lambda _: [INNER, INTERNET]) as (client, _):
         ground.remove(egress, "is_public", lambda _: True)
-        async with way.proxy() as proxy:
-            return _reached(await way.ask(proxy))
+        async with client.proxy() as proxy:
+            return _reached(await client.fetch(proxy))
 
 
 @EXITS.stopped_by("egress proxy: it connects to the address that it has checked")
@@ -115,8 +115,8 @@ async def a_name_that_leads_elsewhere_the_second_time(ground: Ground) -> str:
         return rebinding(host)
 
     ground.remove(Egress, "addresses", resolved_again)
-    async with _way(ground, resolve=rebinding) as (way, _), way.proxy() as proxy:
-        answer = _reached(await way.ask(proxy))
+    async with _proxied_client(ground, resolve=rebinding) as (client, _), client.proxy() as proxy:
+        answer = _reached(await client.fetch(proxy))
     return answer if INNER in answer else ""
 
 
@@ -131,7 +131,7 @@ async def a_name_that_leads_elsewhere_the_second_time(ground: Ground) -> str:
 )
 async def speak_with_another_host_behind_the_same_address(ground: Ground, first: bytes) -> str:
     ground.remove(egress, "server_name", lambda data: NAMED if data else None)
-    async with _way(ground) as (way, web), way.proxy() as proxy:
+    async with _proxied_client(ground) as (client, web), client.proxy() as proxy:
         reader, writer = await asyncio.open_unix_connection(str(proxy.socket))
         writer.write(f"CONNECT {NAMED}:{web.port} HTTP/1.1\r\n\r\n".encode())
         assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_SECONDS)
@@ -140,13 +140,16 @@ async def speak_with_another_host_behind_the_same_address(ground: Ground, first:
         with suppress(OSError):
             await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
         writer.close()
-    return "opened" if any(outcome == "opened" for outcome, _, _ in way.outcomes()) else ""
+    return "opened" if any(outcome == "opened" for outcome, _, _ in client.outcomes()) else ""
 
 
 @EXITS.stopped_by("egress proxy: port 443 only")
 async def another_port(ground: Ground) -> str:
-    async with _way(ground, **({"port": 443} if ground.is_defended else {})) as (way, web), way.proxy() as proxy:
-        return _reached(await way.ask(proxy, port=web.port))
+    async with (
+        _proxied_client(ground, **({"port": 443} if ground.is_defended else {})) as (client, web),
+        client.proxy() as proxy,
+    ):
+        return _reached(await client.fetch(proxy, port=web.port))
 
 
 @EXITS.stopped_by(
@@ -190,9 +193,9 @@ def _reached(answer: str) -> str:
 
 
 @asynccontextmanager
-async def _way(ground: Ground, **options: object) -> AsyncIterator[tuple[Way, Web]]:
+async def _proxied_client(ground: Ground, **options: object) -> AsyncIterator[tuple[ProxiedClient, Web]]:
     """Provide a proxy with servers behind it. One loopback address plays the internet."""
     certificate = make_certificate(ground.folder, NAMED, OTHER)
     ground.patch.setattr(egress, "is_public", lambda address: address == INTERNET)
     async with serving(certificate, INTERNET, INNER) as web:
-        yield Way(ground.folder, certificate, web.port, **options), web
+        yield ProxiedClient(ground.folder, certificate, web.port, **options), web

@@ -50,7 +50,7 @@ async def a_setup_script_that_is_a_link_to_one_of_the_operator(ground: Ground) -
     _keep(source)
     tree, trees = await _checked_out(ground, source)
     with suppress(ProgramFailed):
-        await _fit_out(ground, tree, trees)
+        await _prepare(ground, tree, trees)
     return "deployed" if (ground.folder / "deployed").exists() else ""
 
 
@@ -139,7 +139,7 @@ async def _done(ground: Ground, deed: str, *, by_setup: bool) -> str:
     try:
         with suppress(ProgramFailed):
             if by_setup:
-                await _fit_out(ground, tree, trees)
+                await _prepare(ground, tree, trees)
             else:
                 await run_program(
                     ["/bin/sh", "-c", "sh .kingdom/setup.sh"],
@@ -155,7 +155,7 @@ async def _done(ground: Ground, deed: str, *, by_setup: bool) -> str:
     return " ".join([*reached, planted, seen.read_text() if seen.exists() else ""]).strip()
 
 
-async def _fit_out(ground: Ground, tree: CheckoutSpec, trees: RunCheckouts) -> None:
+async def _prepare(ground: Ground, tree: CheckoutSpec, trees: RunCheckouts) -> None:
     await set_up_checkout(
         tree,
         CheckoutSetup(),

@@ -11,7 +11,7 @@ from kingdom.soldiers.checkouts.checkout import GitPolicy
 from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
 from tests.integration.soldiers.sources import a_tree, make_source
 from tests.integration.soldiers.test_acting_agents import FILES, KEY, leaked, swapping
-from tests.integration.soldiers.test_agent_file_races import RACES, Meddler, is_won, make_place, swapping_in
+from tests.integration.soldiers.test_agent_file_races import RACES, SwapInjector, is_won, make_place, swapping_in
 from tests.patience import PATIENCE_SECONDS
 from tests.redteam.defended import AttemptClass, Ground
 
@@ -31,12 +31,12 @@ async def swap_before_each_call_of_the_system(ground: Ground, case: tuple[str, b
     race = RACES[name]
     act = race.safely if ground.is_defended else race.plainly
     with pytest.MonkeyPatch.context() as patch:
-        meddler = Meddler(patch)
+        injector = SwapInjector(patch)
         for call in count():
             place = make_place(ground.folder / str(call))
-            if is_won(act, place, meddler.at(call, race, place, brief=brief)):
+            if is_won(act, place, injector.at(call, race, place, brief=brief)):
                 return f"a swap before call {call}"
-            if not meddler.has_swapped:
+            if not injector.has_swapped:
                 return ""
     raise AssertionError
 
@@ -50,7 +50,7 @@ async def swap_all_the_time(ground: Ground, name: str) -> str:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             if is_won(race.plainly, place):
-                return "the plain way loses"
+                return "plain file operations lose"
     return ""
 
 

@@ -63,7 +63,7 @@ class TargetHost:
         """Return the clone that both runs share."""
         return bare(self.folder, self.tree)
 
-    async def furnish(self) -> None:
+    async def create_files(self) -> None:
         """Create the folders, the secrets and the checkouts."""
         for folder in (self.space, self.home, self.reports):
             folder.mkdir()
@@ -197,7 +197,7 @@ async def opened(folder: Path, profile: SandboxProfile) -> AsyncIterator[TargetH
             await proxy.open()
         assert victim.stdout is not None
         host.victim_report = json.loads(await asyncio.wait_for(victim.stdout.readline(), _PATIENCE.total_seconds()))
-        await host.furnish()
+        await host.create_files()
         yield host
     finally:
         for proxy in host.proxies:

@@ -146,7 +146,7 @@ def choose_another_account(target: dict[str, str]) -> str:
 
 
 def use_up_the_connections_of_the_host(target: dict[str, str]) -> str:
-    """Hold this many connections that others get none; those that are closed at once do not count."""
+    """Hold so many connections that others get none. Connections that are closed at once do not count."""
     held = []
     for _ in range(400):
         connection = socket.socket(socket.AF_UNIX)

@@ -20,7 +20,7 @@ EMPTY_PREFIXES = ("Abstract",)
 # Class names that may occur in several modules of the product, each with its reason.
 SHARED_CLASS_NAMES: Mapping[str, str] = {}
 
-# Words that once named things here, and the word to use instead. They are no part of any name in the product.
+# Retired words, each with the word to use instead. No name in the product may contain one.
 RETIRED_WORDS: Mapping[str, str] = {
     "alarm": "timer or wakeup",
     "asides": "background tasks",
@@ -64,7 +64,7 @@ RETIRED_WORDS: Mapping[str, str] = {
     "voice": "tools",
     "whoever": "caller",
 }
-# Words that a test name cannot have: they need another sentence to be understood.
+# Words that a test name must not contain, because they refer to another sentence.
 VAGUE_WORDS = frozenset(
     {"anew", "anybody", "everybody", "hear", "heard", "hears", "mended", "nobody", "said", "shall", "somebody"}
     | {"spoilt", "tells", "told", "whoever", "whom"}

@@ -7,8 +7,8 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from tests.contract.backends import BackendUnderTest
-from tests.integration.web.court_scene import furnish_court, generals_of, install_generals
-from tests.integration.web.scene import furnish
+from tests.integration.web.court_scene import fill_court, generals_of, install_generals
+from tests.integration.web.scene import fill_realm
 from tests.integration.web.site import Site, serving
 from tests.patience import PATIENCE_SECONDS
 from tests.web.browser import chromium
@@ -25,7 +25,7 @@ async def browser() -> AsyncIterator[Browser]:
 @pytest.fixture
 async def site(backend: BackendUnderTest, tmp_path: Path) -> AsyncIterator[Site]:
     async with serving(backend, tmp_path) as site:
-        await furnish(site.bus)
-        await furnish_court(site.bus, site.operations)
+        await fill_realm(site.bus)
+        await fill_court(site.bus, site.operations)
         install_generals(generals_of(backend, tmp_path))
         yield site

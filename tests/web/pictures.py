@@ -1,4 +1,4 @@
-"""Pictures of every page for a designer's eye: `python -m tests.web.pictures FOLDER [PAGE or SCENE ...]`.
+"""Take pictures of every page for a review of the design: `python -m tests.web.pictures FOLDER [PAGE or SCENE ...]`.
 
 With `--store DIRECTORY`, the pages of a store, such as that of `kingdom demo --keep`, are drawn, with its newest run.
 """
@@ -15,8 +15,8 @@ from playwright.async_api import Browser
 from kingdom.actions.listings import newest_runs
 from kingdom.web.pages.run import TABS
 from tests.contract.backends import BACKENDS
-from tests.integration.web.court_scene import ASSIGNED, GENERAL, GIVEN, UNROUTED, furnish_court, install_generals
-from tests.integration.web.scene import TITLE, furnish
+from tests.integration.web.court_scene import ASSIGNED, GENERAL, GIVEN, UNROUTED, fill_court, install_generals
+from tests.integration.web.scene import TITLE, fill_realm
 from tests.integration.web.site import Site, serving
 from tests.web.browser import DESK, PHONE, Scheme, signed_in
 from tests.web.browser import chromium as start_chromium
@@ -71,9 +71,9 @@ async def main(folder: Path, names: Sequence[str]) -> None:
             try:
                 async with serving(backend, store) as site:
                     if title:
-                        await furnish(site.bus, title=title, text=title if scene == "hostile" else "")
+                        await fill_realm(site.bus, title=title, text=title if scene == "hostile" else "")
                         install_generals(store / "realm" / "generals")
-                        dead = await furnish_court(site.bus, site.operations, title=title)
+                        dead = await fill_court(site.bus, site.operations, title=title)
                         paths = {name: path.replace("{dead}", str(dead)) for name, path in chosen.items()}
                     else:
                         # An empty realm has only lists.

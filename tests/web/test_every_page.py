@@ -1,4 +1,4 @@
-"""Every page in the browser: nobody is excluded, no text of strangers executes, and no phone scrolls sideways."""
+"""Every page in the browser: it is accessible, executes no text of strangers, and fits on a phone."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ PAGES = (
 
 
 async def rename_runs(site: Site, text: str) -> None:
-    """Write a text into every field of the runs that strangers can write."""
+    """Write a text into each field of all runs whose content may come from strangers."""
     async with site.bus.transaction() as transaction:
         for run_id in RUNS:
             record = await transaction.get(WORKFLOWS.name, run_id)

@@ -1,4 +1,4 @@
-"""One court per backend for all tests here. Each story runs in it once, for the first test that needs it."""
+"""One court per backend for all tests here. The first test that needs a story runs it; later tests read its result."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext

@@ -1,4 +1,4 @@
-"""The court from outside: its processes and stand-ins, and what a person could look up in its store."""
+"""A running court as its tests see it: its processes, its stand-ins, and what a person can read from its store."""
 
 import os
 from collections.abc import Awaitable, Callable
@@ -102,7 +102,7 @@ class Court:
     def paths(self) -> frozenset[str]:
         """Return every path in the realm."""
         realm = self.processes.realm
-        # Unlike rglob it continues where a directory has gone in the meantime.
+        # Unlike rglob, os.walk continues if a directory is removed in the meantime.
         walk = os.walk(realm)
         found = (Path(place, name) for place, folders, files in walk for name in (*folders, *files))
         return frozenset(path.relative_to(realm).as_posix() for path in found)

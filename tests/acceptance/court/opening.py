@@ -22,13 +22,13 @@ from tests.acceptance.court.packages import REPOSITORIES, gates, write_packages
 POLLED = "acme/polled"
 OLD_PROMPT = "task-20200101-001.md"
 SILENT_ROLE = "herald"
-# Between these two it is always another day.
+# In these two time zones the date always differs.
 _WEST, _EAST = "Etc/GMT+12", "Pacific/Kiritimati"
 _NEVER = 1000
 # More than all roles write during the stories, so only the logs that exist at the start are rotated.
 _LOG_MAX_MB = 0.2
 _HEALTHY = {"yellow": _NEVER, "orange": _NEVER, "red": _NEVER, "disk_yellow": _NEVER, "disk_orange": _NEVER}
-# A call that a busy machine answers late is not known to have failed.
+# On a busy machine an answer may be late without a failure.
 _PATIENT_SLACK = {"call_seconds": 30}
 _CHAMBERLAIN: Mapping[str, Any] = {
     "every_seconds": 1,
@@ -44,10 +44,10 @@ _CHAMBERLAIN: Mapping[str, Any] = {
 
 @asynccontextmanager
 async def opened_court(directory: Path, url: str) -> AsyncIterator[Court]:
-    """Open a court in which nothing has happened yet but its Chamberlain's first day."""
+    """Open a court whose Chamberlain has finished a first day, and in which nothing else has happened."""
     async with _empty_court(directory, url) as court:
         await _have_a_first_day(court)
-        # Not earlier, because a role that is killed right after it removed a file has not logged it.
+        # After the first day: a role that is killed right after it removed a file has not logged the removal.
         await _leave_old_things(court.processes)
         court.processes.write_settings(_settings(court.processes, _EAST, _CHAMBERLAIN))
         await asyncio.gather(*(court.processes.start(name) for name in ROLES))
@@ -124,7 +124,7 @@ async def _leave_old_things(processes: CourtProcesses) -> None:
 
 
 async def _invite_people(processes: CourtProcesses) -> str:
-    """Have a channel with a person in it, and hooks for all repositories but one; returns the person."""
+    """Create a channel with a person in it, and webhooks for all repositories but one. Return the person."""
     person = await processes.people("slack", "users", name="dana")
     await processes.people("slack", "channels", name=CHANNEL, members=[person["id"]])
     await processes.people("github", "limits", poll_interval=1)

@@ -13,7 +13,7 @@ QUESTIONS, BROKEN, ASLEEP, BUSY, LOST, REFUSED, NOBODYS = REPOSITORIES = tuple(
     f"acme/{name}" for name in ("questions", "broken", "asleep", "busy", "lost", "refused", "nobodys")
 )
 SCHEDULE = "new-year"
-# What gen-sleeps gives its agents, in seconds.
+# The time limit of the agents of gen-sleeps, in seconds.
 TIME_LIMIT = 1
 FAILURE = "the printer is on fire"
 QUESTION = "Which colour shall the bike shed have?"
@@ -36,7 +36,7 @@ def second_gate(processes: CourtProcesses) -> Path:
 
 
 def write_packages(processes: CourtProcesses) -> None:
-    """Write every General but the one that comes too late."""
+    """Write every General but the one that is added later."""
     for name in ("gen-pr", "gen-jira"):
         shutil.copytree(SHIPPED / name, processes.directory / "generals" / name)
     processes.write_general(

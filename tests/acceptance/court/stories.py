@@ -1,4 +1,4 @@
-"""What happens in the court, each from its cause outside to its end outside, and what it was about."""
+"""The stories that run in the court, each from its external cause to its external effect."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -40,7 +40,7 @@ class Story:
 class Asked(Story):
     """A story with a question: what the person saw, what the Envoy waited for, and what followed.
 
-    `paths` are the files in the realm while they were asked.
+    `paths` are the files in the realm while the question was open.
     """
 
     question: dict[str, Any]
@@ -62,7 +62,7 @@ class Unrouted:
 
 @dataclass(frozen=True, kw_only=True)
 class Superseded:
-    """Two requests about the same, of which the second took the place of the first; `paths` while both waited."""
+    """Two requests for the same review; the second replaced the first. `paths` are the files while both waited."""
 
     busy: Story
     older: ExternalEvent
@@ -90,7 +90,7 @@ async def review_by_poll(court: Court) -> tuple[Story, int]:
 
 
 async def ticket(court: Court) -> Asked:
-    """A ticket is assigned to us; a person approves the plan with a click."""
+    """Assign a ticket to the bot, and let a person approve the plan with a click."""
     opened = await court.processes.people("jira", "tickets", project="QP", summary="Write the manual", assignee="me")
     task = await court.assignment(until="needs_human", key=opened["key"])
     question = (await court.thread_with(task.id, "Continue?"))[-1]
@@ -109,7 +109,7 @@ async def ticket(court: Court) -> Asked:
 
 
 async def question(court: Court) -> Asked:
-    """An agent asks, and a person answers in the thread."""
+    """Let an agent ask a question and a person answer it in the thread."""
     await mention(court, QUESTIONS)
     task = await court.assignment(until="needs_human", repo=QUESTIONS)
     asked = (await court.thread_with(task.id, QUESTION))[-1]
@@ -121,7 +121,7 @@ async def question(court: Court) -> Asked:
 
 
 async def schedule(court: Court) -> Story:
-    """A schedule became due while no role was running."""
+    """Let a schedule become due while no role is running."""
 
     async def known() -> Record | None:
         async with court.bus.transaction() as transaction:
@@ -146,25 +146,25 @@ async def schedule(court: Court) -> Story:
 
 
 async def failure(court: Court) -> Story:
-    """An agent fails again and again."""
+    """Let an agent fail at every attempt."""
     await mention(court, BROKEN)
     return await ended(court, status="failed", repo=BROKEN)
 
 
 async def refusal(court: Court) -> Story:
-    """An agent petitions for a review of something that is not a pull request, and reports success."""
+    """Let an agent petition for a review of something that is not a pull request, and report success."""
     await mention(court, REFUSED)
     return await ended(court, status="failed", repo=REFUSED)
 
 
 async def oversleeping(court: Court) -> Story:
-    """An agent never ends."""
+    """Let an agent exceed its time limit."""
     await mention(court, ASLEEP)
     return await ended(court, status="failed", repo=ASLEEP)
 
 
 async def unrouted(court: Court) -> Unrouted:
-    """An event arrives that no General subscribes to, until a new General does."""
+    """Send an event without a subscriber, then add a General that subscribes to it."""
     await mention(court, NOBODYS)
     event = await court.event(until="completed", repo=NOBODYS)
     listed = await court.processes.kingdom("event", "list", "--outcome", "unrouted")
@@ -179,13 +179,13 @@ async def unrouted(court: Court) -> Unrouted:
 
 
 async def superseded(court: Court) -> Superseded:
-    """A review is asked for twice while the only slot is taken by another one."""
+    """Request a review twice while another review has the only slot."""
     busy = await _request(court, "The first")
     await court.assignment(until="in_progress", repo=BUSY)
     asked = await _request(court, "The second")
     older = await _parked(court, asked)
     paths = court.paths()
-    # GitHub counts in seconds.
+    # The times of GitHub have a precision of one second.
     second = utc_now().replace(microsecond=0)
 
     async def a_second_later() -> bool:
@@ -260,6 +260,6 @@ async def ended(court: Court, *, status: str = "completed", **fields: object) ->
     words = f"{task.id} is {status}"
     thread = await court.thread_with(task.id, words)
     (last,) = [each.id for each in await court.documents(Message) if each.content.startswith(words)]
-    # People read it before the Envoy has written down that they do.
+    # A message can be read in Slack before the Envoy records it as sent.
     await wait(lambda: court.logged_data("message.sent", msg_id=last), f"{words!r} is told")
     return Story(event=event, task=task, thread=thread)

@@ -32,11 +32,11 @@ async def chronicled(
     killed: int,
     up_and_down: list[LogEntry],
 ) -> list[LogEntry]:
-    """The log of the house after its stories, and that of one that was started and ended as a whole."""
+    """The log of the court after all stories, and the log of another court that `kingdom up` started and stopped."""
     assert all((review_by_hook, question, failure, oversleeping, unrouted, orphaned, killed))
     await wait(lambda: court.logged_data("system.heartbeat_missed", target=SILENT_ROLE), "the silent role is missed")
 
-    # The Chamberlain does some of it in rounds of his own.
+    # Some events appear only after the Chamberlain's next round.
     for event_type in CATALOG.keys() - {entry.type for entry in up_and_down}:
         await wait(partial(court.log, event_type), f"{event_type} is said")
     return [*await court.log(), *up_and_down]

@@ -48,7 +48,7 @@ async def result(court: Court, task_id: str) -> dict[str, Any]:
 
 
 def show(court: Court, name: str) -> str:
-    """Return what git has under a name in the one repository."""
+    """Return the content that git shows for a name in the one repository."""
     words = ("git", "-C", str(court.processes.source), "show", name)
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 

@@ -17,7 +17,7 @@ _EVENT, _TASK, _MESSAGE = r"evt-[a-z]+-[\w.:+-]+", r"task-\d{8}-\d{3,}", r"msg-\
 _SOLDIER, _RUN, _NAME = r"soldier-\d+-\d+", rf"wf-{_TASK}", r"[\w%.@-]+"
 _SPACE = rf"workspace/gen-[\w-]+/{_RUN}-w\d+-space\d+"
 
-# Every directory of the source documents whose files come and go within moments.
+# The directories of the source documents whose files exist only for moments.
 DIRECTORIES = ("queue/tasks/pending", "queue/messages/pending")
 # Every file of the source documents.
 DOCUMENTED = (
@@ -57,7 +57,7 @@ DOCUMENTED = (
     rf"{_SPACE}/CLAUDE\.md",
     rf"{_SPACE}/\.kingdom-task\.json",
 )
-# What the layout has beyond them: what comes and goes, the bus, records of which no document speaks, the soldiers' own.
+# Additions to the source documents: temporary files, the bus, further records, and the files of soldiers.
 OWN = (
     rf"queue/(tasks/pending/{_TASK}|messages/pending/{_MESSAGE})\.json",
     r"bus/(lock|host\.json|kinds\.json)",
@@ -89,7 +89,7 @@ def seen(
     failure: object,
     superseded: Superseded,
 ) -> set[str]:
-    """Every path that was there while the stories happened, or is now."""
+    """Every path that existed during the stories or exists now."""
     assert all((review_by_hook, schedule, failure))
     return {*question.paths, *superseded.paths, *court.paths()}
 
@@ -97,7 +97,7 @@ def seen(
 @pytest.mark.parametrize("pattern", DOCUMENTED)
 async def test_files_named_in_the_documents_are_in_their_places(court: Court, seen: set[str], pattern: str) -> None:
     async def there() -> bool:
-        # Logs are rotated when they are full, and the report is written when it is sent.
+        # A log is rotated only when it is full, and a report is written only when it is sent.
         return any(re.fullmatch(pattern, path) for path in (*seen, *court.paths()))
 
     await wait(there, pattern)

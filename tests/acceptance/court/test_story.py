@@ -37,7 +37,7 @@ async def test_a_review_that_a_webhook_asks_for_is_written_once(
     (review,) = await reviews(court, REPO, number)
     assert review["body"].startswith("The scripted agent has looked at this pull request")
     assert (story.event.type, story.event.outcome) == ("github.pr.review_requested", "completed")
-    # A look may find it before the webhook comes; either way there is one.
+    # A poll may find the event before its webhook arrives; in both cases there is one event.
     assert [each.id for each in await court.assignments(repo=REPO, target_general="gen-pr")] == [story.task.id]
 
 

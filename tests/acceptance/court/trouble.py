@@ -1,4 +1,4 @@
-"""Problems that the Chamberlain and `kingdom up` handle: unwanted sessions and silent roles."""
+"""Problems that the Chamberlain and `kingdom up` handle: orphaned sessions, leftover processes, and silent roles."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ _NOBODYS_SOLDIER = "soldier-1700000000-000001"
 
 
 async def orphaned(court: Court) -> Story:
-    """The host of a session is lost while its agent works; the run continues anyway."""
+    """Lose the host of a session while its agent works. The run continues elsewhere."""
     await mention(court, LOST)
     task = await court.assignment(until="in_progress", repo=LOST)
 
@@ -49,7 +49,7 @@ async def orphaned(court: Court) -> Story:
 
 
 async def killed(court: Court, done: Assignment) -> int:
-    """A process still runs for an assignment that has ended; returns how it ended."""
+    """Leave a process running for an assignment that has ended. Return the exit code of the process."""
     program = "import time; time.sleep(600)"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
     try:
@@ -79,7 +79,7 @@ async def up_and_down(directory: Path, url: str) -> list[LogEntry]:
 
         async with _running_up(directory) as process:
             await wait(lambda: logged_data("system.startup"), "kingdom up says that all roles were started")
-            # A slow machine may have taken him for silent already.
+            # On a slow machine the King may already count as silent.
             before = len(await logged_data("recovery.session_restarted"))
             await wait(lambda: _is_registered(bus, "king"), "the King enters himself in the register")
             os.kill(await _king_of(process.pid), signal.SIGSTOP)

@@ -17,7 +17,7 @@ from kingdom.soldiers.sandbox.sandbox import AGENT_LIMITS, Sandbox, SandboxProfi
 from tests.contract.agents import acp_clients
 from tests.fakes.instant_agent import InstantAgents
 
-# Python and these tests, for the MCP server that agents start.
+# The folders of Python and of these tests, which the MCP server of an agent needs.
 _SHOWN = tuple(Path(path) for path in (sys.prefix, sys.base_prefix, Path(__file__).parents[2]))
 _ERRORS = {status: f"the script asks for error {status}" for status in (400, 401, 429, 500, 529)}
 
@@ -73,7 +73,7 @@ CLAUDE = Kind(
         "ANTHROPIC_BASE_URL": "{model}",
         "ANTHROPIC_API_KEY": "none",
         "CLAUDE_CODE_MAX_RETRIES": "1",
-        # It would read the first error 400 as a complaint about these, and retry without them.
+        # Claude Code would blame these features for the first error 400, and retry without them.
         "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1",
     },
     impatient={"API_TIMEOUT_MS": "1500"},

@@ -1,4 +1,4 @@
-"""A client with its own folder, and the agents that a test starts with it."""
+"""A folder for one kind of agents, and the agents that a test starts there."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -139,7 +139,7 @@ def only(reported: Iterable[TurnUpdate], *kinds: type[TurnUpdate]) -> list[TurnU
 
 
 async def until_deaf(stage: Stage) -> None:
-    """Wait until an agent is stopped, if it goes deaf by stopping its process."""
+    """Wait until the process of an agent is stopped, if its script stops it."""
 
     async def stopped() -> bool:
         sought = f"{MARK}={stage.mark}".encode()

@@ -1,4 +1,4 @@
-"""Agents that are processes: killed with all they started or with their host, and continued."""
+"""Agents that are processes: they are killed with their children or with their host, and continued later."""
 
 import asyncio
 import os

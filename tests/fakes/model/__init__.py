@@ -1,8 +1,8 @@
-"""A stub of the vendors' model APIs, so that the real coding agents work offline and do as a script says.
+"""A stub of the vendors' model APIs. The real coding agents then work offline and follow a script.
 
-The script travels in the prompt, in the language of the scripted agent (`soldiers.agents.scripted.script`), and the
-conversation that comes with every request tells which of its steps are done: fifty agents can share one stub, and
-a session that is resumed continues where it was. Only `first_time_only` and `times` need memory.
+The prompt contains the script, in the language of the scripted agent (`soldiers.agents.scripted.script`). Every request
+contains the whole conversation, which shows the executed steps. So many agents can share one stub, and a resumed
+session continues where it was. The stub remembers something only for `first_time_only` and `times`.
 
 step                                        becomes
 say, stream, answer                         text; several in a row are one response
@@ -10,18 +10,18 @@ write                                       the tool that writes files, else the
 append, run, wait_for                       the shell
 petition, ask, result, remember             the tools petition, ask_human, report_result, remember of server `kingdom`
 {"call": tool, "args": {...}}               any tool, by the name under which it is offered
-cost                                        usage that costs about so much by the vendor's price table (see prices.py)
-{"usage": {"input_tokens": 1, ...}}         usage as it is
+cost                                        usage with about this cost in the vendor's price table (see prices.py)
+{"usage": {"input_tokens": 1, ...}}         this usage
 fail                                        an error 400 with the text as its message
-{"model_error": 529, "times": 2}            an error, so often or always; also retry_after, message, headers
-{"drop_stream": true, "times": 1}           a stream that breaks off; without streaming the response is whole
-{"delay": 0.5}                              a response that is late
-hang                                        a stream that says what was to be said and then nothing more; with "deaf"
-                                            the shell stops the agent with SIGSTOP
+{"model_error": 529, "times": 2}            an error, this many times or always; also retry_after, message, headers
+{"drop_stream": true, "times": 1}           a stream that breaks off; a response without streaming is complete
+{"delay": 0.5}                              a delayed response
+hang                                        a stream that stalls after its text; with "deaf" the shell stops the agent
+                                            with SIGSTOP
 crash                                       the shell kills the agent with SIGKILL; the code cannot be chosen
 report                                      the text that answers the next prompt without a script
 
-A prompt without a script continues with the last script, and is the `{reply}` in its texts; what follows `reply:` in it
-if it has that. Where a question waits for a reply, a prompt that begins with "continue" or "continue" is none: the
-question is put again. A prompt that begins so and repeats a script that has not come to its end continues with it.
+A prompt without a script continues the last script. It is the `{reply}` in the texts of that script, or only its part
+after `reply:` if it has one. While a question waits for a reply, a prompt that begins with "go on" or "continue" is not
+a reply, and the question is asked again. A prompt that begins so and repeats an unfinished script continues the script.
 """

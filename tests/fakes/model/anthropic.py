@@ -6,12 +6,20 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.fakes.model.conversation import Called, Entry, Prompted, Request, Returned, Spoke, texts_of
-from tests.fakes.model.move import Event, Move, Refusal
+from tests.fakes.model.answer import Event, ModelAnswer, Refusal
+from tests.fakes.model.conversation import (
+    Entry,
+    ModelEntry,
+    PromptEntry,
+    Request,
+    ToolCallEntry,
+    ToolResultEntry,
+    texts_of,
+)
 
 _NO_USAGE = {"input_tokens": 0, "output_tokens": 0, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
 _FOLDER = re.compile(r"[Ww]orking directory: (?P<folder>/.*)")
-# Claude Code speaks in the name of its user, too.
+# Claude Code also sends its own texts as user messages.
 _NOT_THE_USER = ("<system-reminder>", "[Request interrupted", "Continue from where you left off")
 _KINDS = {
     400: "invalid_request_error",
@@ -36,37 +44,37 @@ def read(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
     )
 
 
-def plain(move: Move, request: Request) -> dict[str, Any]:
+def plain(answer: ModelAnswer, request: Request) -> dict[str, Any]:
     """Return a response in one piece."""
     return {
         **_head(request),
-        "content": _blocks(move),
-        "stop_reason": _stop_reason(move),
+        "content": _blocks(answer),
+        "stop_reason": _stop_reason(answer),
         "stop_sequence": None,
-        "usage": {**_NO_USAGE, **move.usage},
+        "usage": {**_NO_USAGE, **answer.usage},
     }
 
 
-def events(move: Move, request: Request) -> Iterator[Event]:
+def events(answer: ModelAnswer, request: Request) -> Iterator[Event]:
     """Yield a response as a stream."""
-    usage = {**_NO_USAGE, **move.usage}
+    usage = {**_NO_USAGE, **answer.usage}
     message = {**_head(request), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
     yield _event("message_start", message=message)
-    for index, text in enumerate(move.texts):
+    for index, text in enumerate(answer.texts):
         yield _event("content_block_start", index=index, content_block={"type": "text", "text": ""})
         for words in text.parts():
             delta = {"type": "text_delta", "text": words}
             yield _event("content_block_delta", pause=text.every, index=index, delta=delta)
         yield _event("content_block_stop", index=index)
-    if move.hangs:
+    if answer.hangs:
         return
-    if move.call is not None:
-        index = len(move.texts)
-        yield _event("content_block_start", index=index, content_block={**_blocks(move)[-1], "input": {}})
-        delta = {"type": "input_json_delta", "partial_json": json.dumps(move.call.arguments)}
+    if answer.call is not None:
+        index = len(answer.texts)
+        yield _event("content_block_start", index=index, content_block={**_blocks(answer)[-1], "input": {}})
+        delta = {"type": "input_json_delta", "partial_json": json.dumps(answer.call.arguments)}
         yield _event("content_block_delta", index=index, delta=delta)
         yield _event("content_block_stop", index=index)
-    ended = {"stop_reason": _stop_reason(move), "stop_sequence": None}
+    ended = {"stop_reason": _stop_reason(answer), "stop_sequence": None}
     yield _event("message_delta", delta=ended, usage=usage)
     yield _event("message_stop")
 
@@ -80,16 +88,16 @@ def refused(refusal: Refusal) -> dict[str, Any]:
 def _entries(message: Mapping[str, Any]) -> Iterator[Entry]:
     content = message["content"]
     if message["role"] == "assistant":
-        yield from map(Spoke, texts_of(content))
+        yield from map(ModelEntry, texts_of(content))
     blocks = [] if isinstance(content, str) else content
     for block in blocks:
         if block["type"] == "tool_use":
-            yield Called(block["id"])
+            yield ToolCallEntry(block["id"])
         elif block["type"] == "tool_result":
             text = "\n".join(texts_of(block.get("content")))
-            yield Returned(block["tool_use_id"], text, is_error=bool(block.get("is_error")))
+            yield ToolResultEntry(block["tool_use_id"], text, is_error=bool(block.get("is_error")))
     if message["role"] == "user":
-        yield from (Prompted(text) for text in texts_of(content) if not text.startswith(_NOT_THE_USER))
+        yield from (PromptEntry(text) for text in texts_of(content) if not text.startswith(_NOT_THE_USER))
 
 
 def _folder(body: Mapping[str, Any]) -> str:
@@ -104,16 +112,16 @@ def _head(request: Request) -> dict[str, Any]:
     return {"id": f"msg_{uuid.uuid4().hex[:20]}", "type": "message", "role": "assistant", "model": request.model}
 
 
-def _blocks(move: Move) -> list[dict[str, Any]]:
-    blocks: list[dict[str, Any]] = [{"type": "text", "text": text.words} for text in move.texts]
-    if move.call is not None:
-        call = move.call
+def _blocks(answer: ModelAnswer) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": text.words} for text in answer.texts]
+    if answer.call is not None:
+        call = answer.call
         blocks.append({"type": "tool_use", "id": call.id, "name": call.tool, "input": dict(call.arguments)})
     return blocks
 
 
-def _stop_reason(move: Move) -> str:
-    return "end_turn" if move.call is None else "tool_use"
+def _stop_reason(answer: ModelAnswer) -> str:
+    return "end_turn" if answer.call is None else "tool_use"
 
 
 def _event(kind: str, pause: float = 0.0, **data: Any) -> Event:

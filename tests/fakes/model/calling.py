@@ -1,4 +1,4 @@
-"""Which tool an agent offers for a step, and with which arguments."""
+"""Choose the tool of an agent, and its arguments, for a step of the script."""
 
 import shlex
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from tests.fakes.model.conversation import Request
 from tests.fakes.model.steps import Step
 
 ToolCall = tuple[str, dict[str, Any]]
-# From a step, a request and the id of the call.
-Way = Callable[[Step, Request, str], ToolCall]
+# A function that returns the tool call for a step, a request and the id of the call.
+ToolChoice = Callable[[Step, Request, str], ToolCall]
 
 # Agents refuse to sleep in the shell, and limit how long a command may take.
 _WAIT = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.02)"
 _WAIT_MILLISECONDS = 60_000
-# An agent writes its own transcript a little later than it acts: it is not ended before this very call is in there.
-# The parent of the shell is the agent; around some agents there are other programs of their vendor.
+# An agent writes its transcript a little later than it acts, so the kill waits until this call is written there.
+# The parent of the shell is the agent. Some agents run inside other programs of their vendor.
 _END_AGENT = """\
 import os, pathlib, signal, sys, time
 _, name, agent, call = sys.argv
@@ -38,7 +38,7 @@ for pid in found: os.kill(pid, signal.Signals[name])"""
 
 
 def tool_call(step: Step, request: Request, call: str) -> ToolCall:
-    """Return the tool that does a step."""
+    """Return the tool call that executes a step."""
     match step:
         case {"call": str(tool)}:
             return tool, step.get("args", {})
@@ -59,7 +59,7 @@ def tool_call(step: Step, request: Request, call: str) -> ToolCall:
 
 
 def by_shell(step: Step, request: Request, call: str) -> ToolCall:
-    """Return the command that does a step."""
+    """Return the shell command that executes a step."""
     match step:
         case {"run": str(command)}:
             return _shell(request, command)
@@ -73,7 +73,7 @@ def by_shell(step: Step, request: Request, call: str) -> ToolCall:
             return _shell(request, f"python3 -c {shlex.quote(_END_AGENT)} SIGSTOP $PPID {call}")
         case {"crash": _}:
             return _shell(request, f"python3 -c {shlex.quote(_END_AGENT)} SIGKILL $PPID {call}")
-    raise AssertionError(f"{step} is nothing for a shell")
+    raise AssertionError(f"{step} cannot be executed by a shell")
 
 
 def nothing(_step: Step, request: Request, _call: str) -> ToolCall:

@@ -7,8 +7,16 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.fakes.model.conversation import Called, Entry, Prompted, Request, Returned, Spoke, texts_of
-from tests.fakes.model.move import Event, Move, Refusal
+from tests.fakes.model.answer import Event, ModelAnswer, Refusal
+from tests.fakes.model.conversation import (
+    Entry,
+    ModelEntry,
+    PromptEntry,
+    Request,
+    ToolCallEntry,
+    ToolResultEntry,
+    texts_of,
+)
 
 _FOLDER = re.compile(r"[Ww]orking directory: (?P<folder>/.*)")
 _TITLE = re.compile(r"title generator|generate a title", re.IGNORECASE)
@@ -38,16 +46,16 @@ def read(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
     )
 
 
-def plain(move: Move, request: Request) -> dict[str, Any]:
+def plain(answer: ModelAnswer, request: Request) -> dict[str, Any]:
     """Return a response in one piece."""
-    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(text.words for text in move.texts) or None}
-    if move.call is not None:
-        message["tool_calls"] = _tool_calls(move)
-    choice = {"index": 0, "message": message, "finish_reason": _finish_reason(move)}
-    return {**_head(request), "object": "chat.completion", "choices": [choice], "usage": _usage(move)}
+    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(text.words for text in answer.texts) or None}
+    if answer.call is not None:
+        message["tool_calls"] = _tool_calls(answer)
+    choice = {"index": 0, "message": message, "finish_reason": _finish_reason(answer)}
+    return {**_head(request), "object": "chat.completion", "choices": [choice], "usage": _usage(answer)}
 
 
-def events(move: Move, request: Request) -> Iterator[Event]:
+def events(answer: ModelAnswer, request: Request) -> Iterator[Event]:
     """Yield a response as a stream."""
     head = {**_head(request), "object": "chat.completion.chunk"}
 
@@ -55,15 +63,15 @@ def events(move: Move, request: Request) -> Iterator[Event]:
         return Event(data={**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}, pause=pause)
 
     yield chunk({"role": "assistant", "content": ""})
-    for number, text in enumerate(move.texts):
+    for number, text in enumerate(answer.texts):
         for words in ["\n"] * bool(number) + text.parts():
             yield chunk({"content": words}, pause=text.every)
-    if move.hangs:
+    if answer.hangs:
         return
-    if move.call is not None:
-        yield chunk({"tool_calls": [{"index": 0, **call} for call in _tool_calls(move)]})
-    yield chunk({}, finish=_finish_reason(move))
-    yield Event(data={**head, "choices": [], "usage": _usage(move)})
+    if answer.call is not None:
+        yield chunk({"tool_calls": [{"index": 0, **call} for call in _tool_calls(answer)]})
+    yield chunk({}, finish=_finish_reason(answer))
+    yield Event(data={**head, "choices": [], "usage": _usage(answer)})
     yield Event(data="[DONE]")
 
 
@@ -77,29 +85,29 @@ def _entries(message: Mapping[str, Any]) -> Iterator[Entry]:
     texts = texts_of(message.get("content"))
     match message["role"]:
         case "user":
-            yield from map(Prompted, texts)
+            yield from map(PromptEntry, texts)
         case "assistant":
-            yield from (Spoke(text) for text in texts if text)
-            yield from (Called(call["id"]) for call in message.get("tool_calls") or ())
+            yield from (ModelEntry(text) for text in texts if text)
+            yield from (ToolCallEntry(call["id"]) for call in message.get("tool_calls") or ())
         case "tool":
-            yield Returned(message["tool_call_id"], "\n".join(texts))
+            yield ToolResultEntry(message["tool_call_id"], "\n".join(texts))
 
 
 def _head(request: Request) -> dict[str, Any]:
     return {"id": f"chatcmpl-{uuid.uuid4().hex[:20]}", "created": int(time.time()), "model": request.model}
 
 
-def _tool_calls(move: Move) -> list[dict[str, Any]]:
-    if move.call is None:
+def _tool_calls(answer: ModelAnswer) -> list[dict[str, Any]]:
+    if answer.call is None:
         return []
-    function = {"name": move.call.tool, "arguments": json.dumps(move.call.arguments)}
-    return [{"id": move.call.id, "type": "function", "function": function}]
+    function = {"name": answer.call.tool, "arguments": json.dumps(answer.call.arguments)}
+    return [{"id": answer.call.id, "type": "function", "function": function}]
 
 
-def _finish_reason(move: Move) -> str:
-    return "stop" if move.call is None else "tool_calls"
+def _finish_reason(answer: ModelAnswer) -> str:
+    return "stop" if answer.call is None else "tool_calls"
 
 
-def _usage(move: Move) -> dict[str, int]:
-    spent, produced = move.usage.get("input_tokens", 0), move.usage.get("output_tokens", 0)
+def _usage(answer: ModelAnswer) -> dict[str, int]:
+    spent, produced = answer.usage.get("input_tokens", 0), answer.usage.get("output_tokens", 0)
     return {"prompt_tokens": spent, "completion_tokens": produced, "total_tokens": spent + produced}

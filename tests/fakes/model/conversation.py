@@ -6,28 +6,28 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Prompted:
+class PromptEntry:
     """A message of a person, or of the program on their behalf."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Spoke:
+class ModelEntry:
     """A message of the model."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class ToolCallEntry:
     """The model called a tool."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
+class ToolResultEntry:
     """A tool answered."""
 
     id: str
@@ -35,7 +35,7 @@ class Returned:
     is_error: bool = False
 
 
-Entry = Prompted | Spoke | Called | Returned
+Entry = PromptEntry | ModelEntry | ToolCallEntry | ToolResultEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.fakes.model.conversation import Called, Entry, Prompted, Request, Returned, Spoke, texts_of
-from tests.fakes.model.move import Event, Move, Refusal
+from tests.fakes.model.answer import Event, ModelAnswer, Refusal
+from tests.fakes.model.conversation import (
+    Entry,
+    ModelEntry,
+    PromptEntry,
+    Request,
+    ToolCallEntry,
+    ToolResultEntry,
+    texts_of,
+)
 
 _FOLDER = re.compile(r"(?:working directory|Workspace Directories)[^/\n]*\n?[^/\n]*(?P<folder>/.*)", re.IGNORECASE)
 _FAILED = re.compile(r"^Exit Code: [1-9]", re.MULTILINE)
@@ -40,19 +48,19 @@ def read(body: Mapping[str, Any], *, model: str, stream: bool) -> Request:
     )
 
 
-def plain(move: Move, request: Request) -> dict[str, Any]:
+def plain(answer: ModelAnswer, request: Request) -> dict[str, Any]:
     """Return a response in one piece."""
-    parts: list[dict[str, Any]] = [{"text": text.words} for text in move.texts]
-    return _chunk(request, [*parts, *_call_parts(move)], move)
+    parts: list[dict[str, Any]] = [{"text": text.words} for text in answer.texts]
+    return _chunk(request, [*parts, *_call_parts(answer)], answer)
 
 
-def events(move: Move, request: Request) -> Iterator[Event]:
+def events(answer: ModelAnswer, request: Request) -> Iterator[Event]:
     """Yield a response as a stream."""
-    for text in move.texts:
+    for text in answer.texts:
         for words in text.parts():
             yield Event(data=_chunk(request, [{"text": words}]), pause=text.every)
-    if not move.hangs:
-        yield Event(data=_chunk(request, _call_parts(move), move))
+    if not answer.hangs:
+        yield Event(data=_chunk(request, _call_parts(answer), answer))
 
 
 def refused(refusal: Refusal) -> dict[str, Any]:
@@ -66,26 +74,26 @@ def _entries(content: Mapping[str, Any]) -> Iterator[Entry]:
     for part in content.get("parts", ()):
         match part:
             case {"functionCall": call}:
-                yield Called(call.get("id", ""))
+                yield ToolCallEntry(call.get("id", ""))
             case {"functionResponse": response}:
                 answer = response.get("response", {})
                 text = str(answer.get("output") or answer.get("error", ""))
                 failed = "error" in answer or _FAILED.search(text) is not None
-                yield Returned(response.get("id", ""), text, is_error=failed)
+                yield ToolResultEntry(response.get("id", ""), text, is_error=failed)
             case {"text": str(text)} if by_model:
-                yield Spoke(text)
+                yield ModelEntry(text)
             case {"text": str(text)} if not text.startswith("<session_context>"):
-                yield Prompted(text)
+                yield PromptEntry(text)
 
 
-def _call_parts(move: Move) -> list[dict[str, Any]]:
-    if move.call is None:
+def _call_parts(answer: ModelAnswer) -> list[dict[str, Any]]:
+    if answer.call is None:
         return []
-    call = move.call
+    call = answer.call
     return [{"functionCall": {"id": call.id, "name": call.tool, "args": dict(call.arguments)}}]
 
 
-def _chunk(request: Request, parts: list[dict[str, Any]], ended: Move | None = None) -> dict[str, Any]:
+def _chunk(request: Request, parts: list[dict[str, Any]], ended: ModelAnswer | None = None) -> dict[str, Any]:
     candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": 0}
     if ended is None:
         return {"candidates": [candidate], "modelVersion": request.model}

@@ -1,11 +1,11 @@
-"""How far a conversation has come with the script in it."""
+"""Find out how many steps of its script a conversation has executed."""
 
 import re
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tests.fakes.model.conversation import Called, Entry, Prompted, Returned, Spoke
+from tests.fakes.model.conversation import Entry, ModelEntry, PromptEntry, ToolCallEntry, ToolResultEntry
 from tests.fakes.model.steps import Step, filled, has_script, steps_of
 
 DEFAULT_ANSWER = "done"
@@ -13,7 +13,7 @@ DEFAULT_ANSWER = "done"
 _ID = re.compile(r"step(?P<number>\d+)(?P<way>[ab])")
 _GOES_ON = re.compile(r"\s*(go on|continue)\b", re.IGNORECASE)
 _REPLY = re.compile(r"\brepl(y|ied)[^\n:]*:\s*(?P<reply>.*)", re.IGNORECASE | re.DOTALL)
-# What the agents write down for a tool that was stopped before its end.
+# What agents record as the result of a tool that was stopped before its end.
 _STOPPED = re.compile(
     r"interrupted by user|Tool call interrupted|doesn't want to proceed with this tool use|PreToolUse:\S+ hook error"
     r"|^aborted$|aborted by user|Process running with session ID|Tool execution aborted|cancelled by user",
@@ -62,7 +62,7 @@ class Progress:
         self.texts.add(text)
         self.finished = self.finished or text.strip().endswith(self.answer.strip())
 
-    def returned(self, entry: Returned) -> None:
+    def returned(self, entry: ToolResultEntry) -> None:
         """Apply the result of a tool. Its step is done, unless it was stopped or has failed."""
         call = _ID.search(entry.id)
         if call is None or _STOPPED.search(entry.text):
@@ -80,25 +80,25 @@ class Progress:
 
 
 def progress_of(entries: Iterable[Entry]) -> Progress | None:
-    """Return how far the last script has come, or None if there is none; raises WrongScript."""
+    """Return the progress of the last script, or None if there is no script. Raise WrongScript if it is invalid."""
     progress: Progress | None = None
     for entry in entries:
         match entry:
-            case Prompted(text=text) if has_script(text) and not _goes_on(progress, text):
+            case PromptEntry(text=text) if has_script(text) and not _goes_on(progress, text):
                 progress = Progress(steps_of(text), reply=_reply_in(text.rpartition("```")[2]))
-            case Prompted(text=text) if progress is not None:
+            case PromptEntry(text=text) if progress is not None:
                 progress.prompted(text)
-            case Spoke(text=text) if progress is not None:
+            case ModelEntry(text=text) if progress is not None:
                 progress.spoke(text)
-            case Called() if progress is not None and not progress.later:
+            case ToolCallEntry() if progress is not None and not progress.later:
                 progress.finished = False
-            case Returned() if progress is not None:
+            case ToolResultEntry() if progress is not None:
                 progress.returned(entry)
     return progress
 
 
 def call_id(prefix: str, number: int, *, second_way: bool) -> str:
-    """Return the id of a tool call, which every later request carries: so a step is known again."""
+    """Return the id of a tool call. Later requests repeat it, so the stub recognizes the step."""
     return f"{prefix}step{number}{'b' if second_way else 'a'}{uuid.uuid4().hex[:12]}"
 
 

@@ -8,12 +8,20 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.fakes.model.conversation import Called, Entry, Prompted, Request, Returned, Spoke, texts_of
-from tests.fakes.model.move import Call, Event, Move, Text
+from tests.fakes.model.answer import Call, Event, ModelAnswer, Text
+from tests.fakes.model.conversation import (
+    Entry,
+    ModelEntry,
+    PromptEntry,
+    Request,
+    ToolCallEntry,
+    ToolResultEntry,
+    texts_of,
+)
 
 _FOLDER = re.compile(r"<cwd>(?P<folder>.*?)</cwd>")
 _FAILED = re.compile(r"exited with code [1-9]")
-# Codex speaks in the name of its user, too.
+# Codex also sends its own texts as user messages.
 _NOT_THE_USER = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "# AGENTS.md")
 Item = dict[str, Any]
 
@@ -36,40 +44,40 @@ def read(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
     )
 
 
-def plain(move: Move, request: Request) -> dict[str, Any]:
+def plain(answer: ModelAnswer, request: Request) -> dict[str, Any]:
     """Return a response in one piece."""
-    items = [_message(text) for text in move.texts]
-    if move.call is not None:
-        items.append(_function_call(move.call))
-    return _response(move, request, items)
+    items = [_message(text) for text in answer.texts]
+    if answer.call is not None:
+        items.append(_function_call(answer.call))
+    return _response(answer, request, items)
 
 
-def events(move: Move, request: Request) -> Iterator[Event]:
+def events(answer: ModelAnswer, request: Request) -> Iterator[Event]:
     """Yield a response as a stream."""
     numbers = itertools.count()
-    response = plain(move, request)
+    response = plain(answer, request)
     begun = {**response, "status": "in_progress", "output": [], "usage": None}
     yield _event(numbers, "response.created", response=begun)
     for index, item in enumerate(response["output"]):
         if item["type"] == "message":
-            yield from _message_events(numbers, index, item, move.texts[index])
-        elif not move.hangs:
+            yield from _message_events(numbers, index, item, answer.texts[index])
+        elif not answer.hangs:
             yield from _call_events(numbers, index, item)
-    if not move.hangs:
+    if not answer.hangs:
         yield _event(numbers, "response.completed", response=response)
 
 
 def _entries(item: Mapping[str, Any]) -> Iterator[Entry]:
     kind = item.get("type", "message")
     if kind == "message" and item["role"] == "assistant":
-        yield from map(Spoke, texts_of(item["content"]))
+        yield from map(ModelEntry, texts_of(item["content"]))
     elif kind == "message" and item["role"] == "user":
-        yield from (Prompted(text) for text in texts_of(item["content"]) if not text.startswith(_NOT_THE_USER))
+        yield from (PromptEntry(text) for text in texts_of(item["content"]) if not text.startswith(_NOT_THE_USER))
     elif kind.endswith("_call") and "call_id" in item:
-        yield Called(item["call_id"])
+        yield ToolCallEntry(item["call_id"])
     elif kind.endswith("_call_output"):
         text = "\n".join(texts_of(item["output"]))
-        yield Returned(item["call_id"], text, is_error=_FAILED.search(text) is not None)
+        yield ToolResultEntry(item["call_id"], text, is_error=_FAILED.search(text) is not None)
 
 
 def _message(text: Text) -> Item:
@@ -91,8 +99,8 @@ def _function_call(call: Call) -> Item:
     return {**item, "namespace": namespace} if namespace else item
 
 
-def _response(move: Move, request: Request, items: list[Item]) -> dict[str, Any]:
-    spent, produced = move.usage.get("input_tokens", 0), move.usage.get("output_tokens", 0)
+def _response(answer: ModelAnswer, request: Request, items: list[Item]) -> dict[str, Any]:
+    spent, produced = answer.usage.get("input_tokens", 0), answer.usage.get("output_tokens", 0)
     return {
         "id": f"resp_{uuid.uuid4().hex[:20]}",
         "object": "response",

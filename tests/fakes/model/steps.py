@@ -1,4 +1,4 @@
-"""The script in a prompt, as plain steps: all that the scripted agent follows, and more that only a model can do."""
+"""Parse the script in a prompt: the steps of the scripted agent, and more steps that only a model can execute."""
 
 import json
 import re
@@ -22,7 +22,7 @@ def has_script(text: str) -> bool:
 
 
 def steps_of(text: str) -> list[Step]:
-    """Return the steps in a prompt that carries a script; raises WrongScript naming a line that is wrong."""
+    """Return the steps of a prompt with a script. Raise WrongScript with the line that is wrong."""
     block = _FENCE.search(text)
     lines = block["body"].splitlines() if block else []
     return [_step(line) for line in lines if line.strip()]

@@ -12,9 +12,9 @@ from typing import Any, Self
 from aiohttp import web
 
 from tests.fakes.model import anthropic, chat, gemini, responses
+from tests.fakes.model.answer import Event, ModelAnswer, Refusal
 from tests.fakes.model.conversation import Request
 from tests.fakes.model.model import Model
-from tests.fakes.model.move import Event, Move, Refusal
 from tests.fakes.model.prices import charged_for
 
 _BODY_BYTES_MAX = 64 << 20
@@ -24,21 +24,21 @@ _BODY_BYTES_MAX = 64 << 20
 class Api:
     """How one vendor writes requests, responses and errors."""
 
-    plain: Callable[[Move, Request], dict[str, Any]]
-    events: Callable[[Move, Request], Iterator[Event]]
+    plain: Callable[[ModelAnswer, Request], dict[str, Any]]
+    events: Callable[[ModelAnswer, Request], Iterator[Event]]
     refused: Callable[[Refusal], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """A request that the stub had, and what it did about it; a request that no API knows has no move."""
+class ServedRequest:
+    """A request to the stub with the response. A request of an unknown API has no response."""
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: Any = None
     request: Request | None = None
-    move: Move | None = None
+    answer: ModelAnswer | None = None
 
 
 ANTHROPIC = Api(plain=anthropic.plain, events=anthropic.events, refused=anthropic.refused)
@@ -63,7 +63,7 @@ class ModelStub:
         delay: float = 0.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.requests: list[Served] = []
+        self.requests: list[ServedRequest] = []
         self.silent = asyncio.Event()
         self.hangs_up = asyncio.Event()
         self._sleep = sleep
@@ -91,15 +91,15 @@ class ModelStub:
         await self._runner.cleanup()
 
     @property
-    def asked(self) -> list[Served]:
+    def asked(self) -> list[ServedRequest]:
         """The requests that were for the model."""
-        return [served for served in self.requests if served.move is not None]
+        return [served for served in self.requests if served.answer is not None]
 
     @property
     def charged_usd(self) -> float:
-        """What the responses cost that began; one that the stub refuses is free."""
-        begun = [each for each in self.asked if each.request and each.move and each.move.refusal is None]
-        return sum(charged_for(each.move.usage, each.request.model) for each in begun if each.request and each.move)
+        """The cost of all responses that began. A refused request is free."""
+        begun = [each for each in self.asked if each.request and each.answer and each.answer.refusal is None]
+        return sum(charged_for(each.answer.usage, each.request.model) for each in begun if each.request and each.answer)
 
     def _application(self) -> web.Application:
         application = web.Application(client_max_size=_BODY_BYTES_MAX)
@@ -143,19 +143,19 @@ class ModelStub:
         return web.json_response({"error": {"type": "not_found_error", "message": "no such route"}}, status=404)
 
     async def _serve(self, asked: web.Request, body: Any, request: Request, api: Api) -> web.StreamResponse:
-        move = self._model.move(request)
-        self._note(asked, body, request, move)
-        await self._sleep(self._delay + move.delay)
-        if move.refusal is not None:
-            refusal = move.refusal
+        answer = self._model.answer(request)
+        self._note(asked, body, request, answer)
+        await self._sleep(self._delay + answer.delay)
+        if answer.refusal is not None:
+            refusal = answer.refusal
             return web.json_response(api.refused(refusal), status=refusal.status, headers=refusal.headers)
         if not request.stream:
-            if move.hangs:
+            if answer.hangs:
                 await self._hang(asked)
-            return web.json_response(api.plain(move, request))
-        return await self._stream(asked, move, api.events(move, request))
+            return web.json_response(api.plain(answer, request))
+        return await self._stream(asked, answer, api.events(answer, request))
 
-    async def _stream(self, asked: web.Request, move: Move, events: Iterator[Event]) -> web.StreamResponse:
+    async def _stream(self, asked: web.Request, answer: ModelAnswer, events: Iterator[Event]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream", "cache-control": "no-cache"})
         await response.prepare(asked)
         # An agent may close the connection early, which is no error of the stub.
@@ -164,11 +164,11 @@ class ModelStub:
                 name = f"event: {event.name}\n" if event.name else ""
                 data = event.data if isinstance(event.data, str) else json.dumps(event.data)
                 await response.write(f"{name}data: {data}\n\n".encode())
-                if move.drops and asked.transport is not None:
+                if answer.drops and asked.transport is not None:
                     asked.transport.close()
                     return response
                 await asyncio.sleep(event.pause)
-            if move.hangs:
+            if answer.hangs:
                 await self._hang(asked)
             await response.write_eof()
         return response
@@ -179,8 +179,15 @@ class ModelStub:
         if asked.transport is not None:
             asked.transport.close()
 
-    def _note(self, asked: web.Request, body: Any, request: Request | None = None, move: Move | None = None) -> None:
-        served = Served(
-            method=asked.method, path=asked.path_qs, headers=dict(asked.headers), body=body, request=request, move=move
+    def _note(
+        self, asked: web.Request, body: Any, request: Request | None = None, answer: ModelAnswer | None = None
+    ) -> None:
+        served = ServedRequest(
+            method=asked.method,
+            path=asked.path_qs,
+            headers=dict(asked.headers),
+            body=body,
+            request=request,
+            answer=answer,
         )
         self.requests.append(served)

@@ -1,4 +1,4 @@
-"""Nothing of the machine that runs the tests says where a store is."""
+"""Remove the variables of the test machine that name a store."""
 
 import pytest
 

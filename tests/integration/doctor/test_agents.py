@@ -80,7 +80,7 @@ async def test_a_program_of_ones_own_is_found_and_not_run(tmp_path: Path) -> Non
 async def test_settings_that_the_host_refuses_are_reported_with_what_to_do(
     tmp_path: Path, soldiers: dict[str, Any], reported: str
 ) -> None:
-    # What people call it is not what the host starts.
+    # The name on PATH is not the program that the host starts.
     write_program(tmp_path / "tools", "codex", "echo codex-cli 0.166.0")
     status, found = await report(tmp_path, **soldiers)
     assert (status, reported in found) == ("fail", True), found

@@ -32,21 +32,21 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def careful() -> Iterator[PrivateCluster]:
-    """A server that keeps what it is given, for few at a time."""
+    """A server with safe settings that allows few connections."""
     with PrivateCluster(fsync=True, shared_buffers="32MB", settings={"max_connections": str(FEW)}) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def database(careful: PrivateCluster) -> Iterator[str]:
-    """A database in which nothing is yet."""
+    """An empty database."""
     name = f"doctor_{next(_numbers)}"
     yield careful.create_database(name)
     careful.drop_database(name)
 
 
 def alter(url: str, statement: str) -> None:
-    """Change something about a database, for all sessions that begin later."""
+    """Change a setting of a database for all later sessions."""
     with psycopg.connect(url, autocommit=True) as connection:
         name = sql.Identifier(connection.info.dbname)
         connection.execute(sql.SQL("ALTER DATABASE {} {}").format(name, sql.SQL(statement)))
@@ -138,7 +138,7 @@ async def test_a_limit_of_the_database_is_reported(database: str) -> None:
     "name", ["statement_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout", "lock_timeout"]
 )
 async def test_a_limit_of_time_that_interrupts_normal_work_is_reported(database: str, name: str) -> None:
-    # One that is much shorter would cut off the look itself.
+    # A much shorter timeout would cancel the check itself.
     limit = _SHORTEST_MS[name] - 1
     alter(database, f"SET {name} = {limit}")
     report = await look_at("database-timeouts", url=database)

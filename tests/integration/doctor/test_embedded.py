@@ -35,9 +35,9 @@ async def test_a_server_is_well_before_it_is_made_while_it_runs_and_after_its_ke
         keeper, server = await keeper_and_server(place)
         assert f"process {server.pid}; it stops after its last user" in running[NAME].found
         assert {name for name, report in running.items() if report.status != "ok"} == {"migrations", "roles"}
-        # It must not end the server before we kill it.
+        # Stop the keeper, so that it does not end the server before the test kills it.
         keeper.suspend()
-    # A stopped one does not hear that its keeper has died.
+    # A stopped server does not notice that its keeper has died.
     server.suspend()
     keeper.kill()
     keeper.wait(PATIENCE_SECONDS)

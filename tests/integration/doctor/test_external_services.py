@@ -39,7 +39,7 @@ def with_slack(directory: Path, url: str, more: Mapping[str, Any] = MappingProxy
 
 @asynccontextmanager
 async def github_that_says(state: Path, **headers: str) -> AsyncIterator[str]:
-    """GitHub for a token of another kind."""
+    """A GitHub that answers as for another kind of token."""
     application = build_github(state)
 
     async def change(_: web.Request, answer: web.StreamResponse) -> None:

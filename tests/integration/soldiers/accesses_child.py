@@ -1,4 +1,4 @@
-"""A process that opens files of agents as hosts and commands do, beyond a run of the scripted agent."""
+"""A process that accesses files of agents in the ways that a run of the scripted agent does not cover."""
 
 import json
 import sys

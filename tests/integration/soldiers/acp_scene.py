@@ -1,4 +1,4 @@
-"""A folder for ACP agents, and the steps that their prompts contain."""
+"""A folder for ACP agents, and helpers that write the steps of their prompts."""
 
 import json
 import sys

@@ -32,7 +32,7 @@ NAMED, BELOW, OTHER, INNER = "registry.example.org", "mirror.example.org", "evil
 ADDRESSES = {NAMED: "93.184.216.10", BELOW: "93.184.216.11", OTHER: "93.184.216.12", INNER: "10.1.2.3"}
 
 
-def furnish(folder: Path) -> None:
+def configure_network(folder: Path) -> None:
     """Give this namespace its addresses and names."""
     hosts = folder / "hosts"
     hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in ADDRESSES.items()))
@@ -99,7 +99,7 @@ async def run_agent(folder: Path, command: str, path: list[str]) -> str:
 def main() -> None:
     """Set up the network, run the agent and print the result."""
     folder, command, path = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    furnish(folder)
+    configure_network(folder)
     stop = serve(folder)
     output = asyncio.run(run_agent(folder, command, path))
     log = HostFolders(folder / "host").egress_log("wf-1")

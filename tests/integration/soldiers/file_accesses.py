@@ -109,7 +109,7 @@ class _Observer:
         if program == _SANDBOX:
             return
         for word in (cwd or "", *argv):
-            # The folder itself too: whatever is in it can be reached from there.
+            # The folder itself counts, too, because the program can reach everything in it.
             self._note("run", f"{os.fsdecode(word)}/.", None, program)
 
     def _note(self, what: str, path: Any, folder: int | None, who: str = "") -> None:
@@ -120,7 +120,7 @@ class _Observer:
             os.write(self._notes, f"{json.dumps(access._asdict())}\n".encode())
 
     def _whole(self, path: Any, folder: int | None) -> str:
-        """Return the path that is meant; the empty string where it is none."""
+        """Return the absolute path, or an empty string if the argument is not a path."""
         if isinstance(path, int):
             return self._linked(f"/proc/self/fd/{path}")
         if not isinstance(path, str | bytes | os.PathLike):

@@ -31,7 +31,7 @@ def accepts(transaction: Transaction, command: type[HostCommand]) -> bool:
 
 
 class BarredBus(WrappedBus):
-    """A bus that has something done before each of its transactions commits; raising there undoes the transaction."""
+    """A bus that calls a function before each commit. An error of the function rolls the transaction back."""
 
     def __init__(self, bus: Bus, before_commit: BeforeCommit) -> None:
         super().__init__(bus)

@@ -26,7 +26,7 @@ from tests.integration.soldiers.file_accesses import note_accesses
 from tests.integration.soldiers.host_barriers import BarredBus, publishes
 from tests.integration.soldiers.processes import MARK
 
-# A host that was stopped soon learns what became of it, although its lease is long.
+# A host that was stopped checks its registration soon, although its lease is long.
 _RENEWED_EVERY_SECONDS = 0.5
 
 
@@ -54,7 +54,7 @@ async def run(options: dict[str, Any]) -> None:
 
 
 def _confined_with(files: Path) -> AgentEnvironment:
-    """Return how agents live in a sandbox with a folder that they read, whose files checkouts may ask for."""
+    """Return an agent environment with a sandbox and a readable folder, from which checkouts may include files."""
     return AgentEnvironment(
         profile=SandboxProfile.STRICT, path=(files,), checkout_setup=CheckoutSetup(files=files), disk_mib=1000
     )

@@ -79,7 +79,7 @@ def writes(name: str, *more: dict[str, Any], report: bool = True) -> WorkDefinit
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class WaitPoint:
     """A step of a script at which each agent waits until the test continues it."""
 
     is_there: Path
@@ -97,7 +97,7 @@ class Stay:
 
         await eventually(there)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.may_go.touch()
 
 
@@ -329,9 +329,9 @@ class HostScene:
         soldier_id = work.agent.session.partition("/")[0]
         return read_entries(self.folders(host).transcript(soldier_id))
 
-    def stay(self, name: str) -> "Stay":
+    def wait_point(self, name: str) -> "WaitPoint":
         """Return a step of a script at which an agent waits until the test continues it."""
-        return Stay(self.folder / f"{name}-is-there", self.folder / f"{name}-may-go")
+        return WaitPoint(self.folder / f"{name}-is-there", self.folder / f"{name}-may-go")
 
     def tree(self, workflow: Workflow, host: str = "host-a") -> Path:
         """Return the first checkout of a run."""

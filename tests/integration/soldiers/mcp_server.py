@@ -1,4 +1,4 @@
-"""An MCP server with two tools; its words say how it is spoken to, or how it misbehaves."""
+"""An MCP server with two tools. Its arguments choose the transport, or how it misbehaves."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Finding processes by a mark in their environment, which everything they start inherits."""
+"""Find processes by a mark in their environment, which their children inherit."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ def marked(mark: str) -> list[str]:
 
 
 def growing_limits() -> Iterator[timedelta]:
-    """Yield limits, each longer, for a program that hangs: with one of them it has begun before its time is over."""
+    """Yield growing time limits, until one is long enough for a hanging program to start."""
     for number in range(6):
         yield timedelta(seconds=0.2 * 4**number)
     pytest.fail("it never began")

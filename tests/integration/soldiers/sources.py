@@ -1,4 +1,4 @@
-"""Repositories to work with, and a run's trees in them."""
+"""Create repositories for tests, and the checkouts of a run."""
 
 import subprocess
 from collections.abc import Callable, Sequence

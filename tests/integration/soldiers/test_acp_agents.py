@@ -36,7 +36,7 @@ SHELF = {"codex": "mcp__shelf/lend", "gemini": "mcp_shelf_lend", "opencode": "sh
 
 
 class AgentSetup:
-    """The surroundings of an agent, with a proxy before its model."""
+    """The environment of an agent, with a proxy in front of its model."""
 
     def __init__(self, profile: AcpProfile, stage: Stage, model: ModelStub, tools: HostTools) -> None:
         self.profile = profile
@@ -51,7 +51,7 @@ async def _no_verdict(_: str) -> None:
 
 @asynccontextmanager
 async def opened(profile: AcpProfile, folder: Path, confinement: SandboxProfile) -> AsyncIterator[AgentSetup]:
-    """Provide the surroundings of an agent under a sandbox profile; end all processes afterwards."""
+    """Provide the environment of an agent under a sandbox profile; end all processes afterwards."""
     home, space, mark = folder / "home", folder / "work space", uuid4().hex
     (home / "tmp").mkdir(parents=True)
     space.mkdir()

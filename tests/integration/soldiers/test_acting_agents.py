@@ -71,7 +71,7 @@ def leaked(host: Path, tree: CheckoutSpec) -> bool:
 def change_files(tree: CheckoutSpec, number: int) -> None:
     """Change every file of the agent's folder, so that git reads all of them again."""
     for name in ("keys", "link.log"):
-        # Only one of the two is a folder at any moment, and the other would lead to the operator's files.
+        # At any moment one of the two paths is a folder, and the other is a link to the operator's files.
         with suppress(OSError):
             folder = os.open(tree.path / name, os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

@@ -1,6 +1,6 @@
-"""An agent that swaps folders and files for links while the host works on them gets nothing by it.
+"""An agent that swaps folders and files for links while the host works on them gains nothing.
 
-Each race is first run in the plain way, and won by the agent: it can be won.
+Each race is also run with plain file operations. The agent wins that race, which shows that it can be won.
 """
 
 import json
@@ -88,15 +88,15 @@ RACES = {
 }
 
 
-class Meddler:
-    """Swaps something just before a certain call of the system, and, if it is `brief`, back before the next one."""
+class SwapInjector:
+    """Replaces a path by a link before a chosen system call, and with `brief` restores it before the next call."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._real = {name: getattr(os, name) for name in CALLS}
         self._left: list[Callable[[], None]] = []
         self.has_swapped = False
         for name in CALLS:
-            monkeypatch.setattr(os, name, self._meddled(self._real[name]))
+            monkeypatch.setattr(os, name, self._with_injection(self._real[name]))
 
     @contextmanager
     def at(self, call: int, race: Race, place: Path, *, brief: bool) -> Iterator[None]:
@@ -120,15 +120,15 @@ class Meddler:
         finally:
             self._left = []
 
-    def _meddled(self, real: Callable[..., object]) -> Callable[..., object]:
-        def meddled(*arguments: object, **options: object) -> object:
+    def _with_injection(self, real: Callable[..., object]) -> Callable[..., object]:
+        def injected_call(*arguments: object, **options: object) -> object:
             if self._left:
-                # An action of the host may make the step of the agent fail, too.
+                # The swap itself may fail, because the host also changes the path.
                 with suppress(OSError):
                     self._left.pop(0)()
             return real(*arguments, **options)
 
-        return meddled
+        return injected_call
 
 
 @pytest.mark.parametrize("brief", [False, True], ids=["for good", "for one call"])
@@ -136,16 +136,16 @@ class Meddler:
 def test_a_swap_before_any_call_of_the_system_wins_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, brief: bool
 ) -> None:
-    race, meddler = RACES[name], Meddler(monkeypatch)
+    race, injector = RACES[name], SwapInjector(monkeypatch)
 
     def wins(act: Callable[[Path], object]) -> list[int]:
         """Return before which calls a swap wins."""
         won = []
         for call in count():
             place = make_place(tmp_path / str(next(NUMBERS)))
-            if is_won(act, place, meddler.at(call, race, place, brief=brief)):
+            if is_won(act, place, injector.at(call, race, place, brief=brief)):
                 won.append(call)
-            if not meddler.has_swapped:
+            if not injector.has_swapped:
                 return won
         raise AssertionError
 

@@ -1,4 +1,4 @@
-"""Budgets through the whole court: a run that hits its own stops within the turn, and every cent is in the ledger."""
+"""Budgets in the whole court: a run that reaches its budget stops within the turn, and the ledger has every cent."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.usefixtures("patient_with_claude")
 SUCCESS = reports(status="success", summary="done")
-# One Work is within the budget, the turn of the other goes beyond it and has more to do.
+# The first Work stays within the budget. The turn of the second exceeds it and has more steps.
 CHEAP = work("cheap", SUCCESS, {"cost": 0.25})
 COSTLY = work("dear", SUCCESS, {"cost": 0.5}, {"run": "true"}, {"cost": 0.5}, {"wait_for": "may-go"}, {"cost": 0.25})
 # A model is asked again for the response that exceeded the budget, because its effect has not happened.
@@ -172,6 +172,6 @@ async def test_nothing_is_asked_of_the_model_once_the_budget_is_spent(
     assert list(court.folder.rglob("tried.txt")) == []
     if agent == "claude":
         assert stopped.cost_usd == pytest.approx(model.charged_usd, abs=1e-6) == pytest.approx(1.25)
-        last = model.asked[-1].move
+        last = model.asked[-1].answer
         assert last
         assert last.usage

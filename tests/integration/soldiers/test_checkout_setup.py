@@ -51,8 +51,8 @@ def provided(tmp_path: Path, files: Mapping[str, str]) -> CheckoutSetup:
     return CheckoutSetup(files=tmp_path / "files")
 
 
-async def fitted_out(tree: CheckoutSpec, checkout_setup: CheckoutSetup, **options: Any) -> None:
-    """Fit out a checkout, asking git which files it ignores there."""
+async def prepared(tree: CheckoutSpec, checkout_setup: CheckoutSetup, **options: Any) -> None:
+    """Prepare a checkout, with git's list of ignored files."""
     trees = RunCheckouts(tree.path.parents[1] / "repositories")
     await set_up_checkout(tree, checkout_setup, ignored=partial(trees.ignored, tree), **options)
 
@@ -60,7 +60,7 @@ async def fitted_out(tree: CheckoutSpec, checkout_setup: CheckoutSetup, **option
 async def test_a_setup_script_of_the_repository_runs_once_per_checkout(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {SCRIPT: "echo set up with $KINGDOM_PORT_BASE; echo again >> cache\n"})
     for _ in range(2):
-        await fitted_out(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
+        await prepared(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tree.path / "cache").read_text() == "again\n"
     assert (tmp_path / "notes" / f"{tree.id}.log").read_text() == "set up with 20000\n"
 
@@ -68,25 +68,25 @@ async def test_a_setup_script_of_the_repository_runs_once_per_checkout(tmp_path:
 async def test_a_command_of_the_settings_goes_before_the_script_of_the_repository(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {SCRIPT: "echo wrong > cache\n"})
     checkout_setup = CheckoutSetup(setup={"app": "echo right > cache", "other": "false"})
-    await fitted_out(tree, checkout_setup, folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await prepared(tree, checkout_setup, folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tree.path / "cache").read_text() == "right\n"
 
 
 async def test_a_script_behind_a_link_runs_too(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {"tools/setup.sh": "echo linked > cache\n"}, {".kingdom": "tools"})
-    await fitted_out(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await prepared(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tree.path / "cache").read_text() == "linked\n"
 
 
 async def test_a_folder_of_ours_without_a_script_sets_nothing_up(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {".kingdom/notes.md": "none\n"})
-    await fitted_out(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await prepared(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tmp_path / "notes" / f"{tree.id}.log").read_text() == ""
 
 
 async def test_without_a_script_nothing_runs(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {})
-    await fitted_out(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await prepared(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert not (tmp_path / "notes" / f"{tree.id}.log").exists()
 
 
@@ -96,11 +96,11 @@ async def test_a_failed_script_is_reported_with_the_end_of_its_output_and_runs_a
     script = "for i in $(seq 2000); do echo noise; done; echo no such package >&2; test -f ready || exit 3\n"
     tree = await checked_out(tmp_path, {SCRIPT: script})
     with pytest.raises(CheckoutSetupFailed, match=r"(?s)exit code 3.*noise\nno such package$") as failed:
-        await fitted_out(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
+        await prepared(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert len(str(failed.value)) < 3000
     assert (tmp_path / "notes" / f"{tree.id}.log").read_text().count("noise") == 2000
     (tree.path / "ready").touch()
-    await fitted_out(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await prepared(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
 
 
 async def test_a_script_that_takes_too_long_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ async def test_a_script_that_takes_too_long_is_killed_with_all_that_it_started(t
         with pytest.raises(
             CheckoutSetupFailed, match=f"longer than {limit.total_seconds():g} s and was killed"
         ) as failed:
-            await fitted_out(tree, CheckoutSetup(limit=limit), folder=tmp_path / "notes", environment=ENVIRONMENT)
+            await prepared(tree, CheckoutSetup(limit=limit), folder=tmp_path / "notes", environment=ENVIRONMENT)
         assert processes_in(tree.path) == []
         if str(failed.value).endswith("begun"):
             break
@@ -118,7 +118,7 @@ async def test_a_script_that_takes_too_long_is_killed_with_all_that_it_started(t
 async def test_the_output_of_a_script_is_kept_without_secrets(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {SCRIPT: "printf 'open-'; printf 'sesame\\n'; exit 1\n"})
     with pytest.raises(CheckoutSetupFailed) as failed:
-        await fitted_out(
+        await prepared(
             tree,
             CheckoutSetup(),
             folder=tmp_path / "notes",
@@ -134,7 +134,7 @@ async def test_a_script_is_kept_in_the_sandbox(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     tree = await checked_out(tmp_path, {SCRIPT: f"echo in > cache; echo out > {outside}; true\n"})
     sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(tree.path,))
-    await fitted_out(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT, sandbox=sandbox)
+    await prepared(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT, sandbox=sandbox)
     assert (tree.path / "cache").read_text() == "in\n"
     assert not outside.exists()
 
@@ -145,7 +145,7 @@ async def test_files_that_git_ignores_are_copied_as_asked(tmp_path: Path) -> Non
         tmp_path, {".env": "A=1", "sub/.env.test": "B=2", ".env.example": "C", "config/local.yaml": "x"}
     )
     (tmp_path / "files" / "app" / ".env").chmod(0o600)
-    await fitted_out(tree, checkout_setup, folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await prepared(tree, checkout_setup, folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tree.path / ".env").read_text() == "A=1"
     assert (tree.path / ".env").stat().st_mode & 0o777 == 0o600
     assert (tree.path / "sub" / ".env.test").read_text() == "B=2"
@@ -157,7 +157,7 @@ async def test_files_that_git_ignores_are_copied_as_asked(tmp_path: Path) -> Non
 async def test_a_file_that_would_be_committed_is_not_copied(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {".worktreeinclude": "*\n"})
     checkout_setup = provided(tmp_path, {".env": "A=1", "notes.txt": "mine", "file0.txt": "another"})
-    await fitted_out(tree, checkout_setup, folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await prepared(tree, checkout_setup, folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tree.path / ".env").exists()
     assert not (tree.path / "notes.txt").exists()
     assert (tree.path / "file0.txt").read_text() == "line 0\n"
@@ -173,7 +173,7 @@ async def test_no_link_points_out_of_the_folder_or_the_checkout(tmp_path: Path) 
     checkout_setup = provided(tmp_path, {"sub/.env.local": "A=1", ".env.there": "B=2", ".env": "C=3"})
     (tmp_path / "files" / "app" / ".env.link").symlink_to(outside / ".env")
     (tmp_path / "files" / "app" / "folder").symlink_to(outside)
-    await fitted_out(tree, checkout_setup, folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await prepared(tree, checkout_setup, folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert [path.name for path in outside.iterdir()] == [".env"]
     assert (tree.path / ".env.there").is_symlink()
     assert not (tree.path / ".env.link").exists()
@@ -186,7 +186,7 @@ async def test_secrets_in_copied_files_are_known(tmp_path: Path) -> None:
     text = "# for tests\nexport API_KEY='of-the-house'\nDEBUG=1\nDB_PASSWORD=hunter2hunter2\n"
     checkout_setup = provided(tmp_path, {".env": text, "local.yaml": "TOKEN=not-looked-at"})
     assert copied_secrets(tree, checkout_setup, folder=tmp_path / "notes") == set()
-    await fitted_out(tree, checkout_setup, folder=tmp_path / "notes", environment=ENVIRONMENT)
+    await prepared(tree, checkout_setup, folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert copied_secrets(tree, checkout_setup, folder=tmp_path / "notes") == {"of-the-house", "hunter2hunter2"}
 
 
@@ -197,9 +197,9 @@ async def test_secrets_in_copied_files_are_known_to_the_setup_script_and_after_i
     checkout_setup = provided(tmp_path, {".env": text, ".env.example": "API_KEY=put-yours-here"})
     notes = tmp_path / "notes"
     with pytest.raises(CheckoutSetupFailed) as failed:
-        await fitted_out(tree, checkout_setup, folder=notes, environment=ENVIRONMENT)
+        await prepared(tree, checkout_setup, folder=notes, environment=ENVIRONMENT)
     assert str(failed.value).endswith(f"DB_PASSWORD={REDACTED}")
-    await fitted_out(tree, checkout_setup, folder=notes, environment=ENVIRONMENT)
+    await prepared(tree, checkout_setup, folder=notes, environment=ENVIRONMENT)
     assert (notes / f"{tree.id}.log").read_text() == f"DB_PASSWORD={REDACTED}\n" * 2
     assert copied_secrets(tree, checkout_setup, folder=notes) == {"hunter2hunter2"}
 

@@ -1,4 +1,4 @@
-"""Behavior that is specific to Claude Code, beyond the contract of all agents."""
+"""Behavior of Claude Code that the contract tests of all agents do not cover."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from kingdom.workflow.model.messages.answers import TranscriptFinding
 from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 from tests.contract.agents.clients import CLAUDE, MARKS
 from tests.contract.agents.stage import A_WHILE, Stage, follow, open_stage, updates_of
-from tests.fakes.model.stub import Served
+from tests.fakes.model.stub import ServedRequest
 from tests.integration.running import eventually
 from tests.integration.soldiers.test_mcp_check import serving
 
@@ -30,7 +30,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
         yield stage
 
 
-def asked(stage: Stage) -> list[Served]:
+def asked(stage: Stage) -> list[ServedRequest]:
     assert stage.model is not None
     return stage.model.asked
 

@@ -21,7 +21,7 @@ from tests.contract.agents.stage import A_WHILE, AT_ONCE, ENVIRONMENT, Stage, un
 from tests.integration.soldiers.processes import MARK, marked, until_none, until_runs
 from tests.patience import PATIENCE_SECONDS
 
-# Does what its prompt says, as a shell.
+# A shell that executes its prompt.
 SHELL = CommandTemplate(argv=("/bin/sh", "-e", "-s"), cost=r"it cost \$([0-9.]+)")
 
 

@@ -87,7 +87,7 @@ async def test_checked_files_have_the_bytes_of_a_checkout_of_the_commit(
     assert os.access(tree.path / "run.sh", os.X_OK)
     assert (tree.path / "run.bat").read_bytes() == b"exit 1\r\n"
     assert await trees.changed_files([tree]) == []
-    # Git takes both for the same as before.
+    # Git considers both unchanged.
     (tree.path / "run.sh").write_text("# $Id: exit 0 $\nexit 1\n")
     (tree.path / "run.bat").write_text("exit 1\n")
     assert await trees.changed_files([tree]) == ["app/run.bat", "app/run.sh"]

@@ -98,7 +98,7 @@ async def test_an_agent_that_fills_the_disk_is_ended_and_its_work_fails_by_name(
 async def test_one_that_stays_below_is_not_ended_and_one_that_is_quick_does_not_pass(host: HostScene) -> None:
     below = task({"run": f"{FILL.format('.', 5)}; truncate -s 1G sparse; sleep 0.5"})
     await host.until(await host.begin(work("below", below)), WorkflowStatus.COMPLETED)
-    # Written between two looks, and found before it is committed.
+    # The file is written between two checks, and found by the check before the commit.
     quick = task({"run": FILL.format(".", 20)})
     failed = await host.until(await host.begin(work("quick", quick)), WorkflowStatus.FAILED)
     assert "soldiers.disk_mb allows 8: " in failed.reason

@@ -53,8 +53,8 @@ async def web(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         yield web
 
 
-class Way:
-    """A proxy of a run, and a client that uses it as programs do."""
+class ProxiedClient:
+    """A client that connects to servers through the egress proxy of a run, as programs do."""
 
     def __init__(self, folder: Path, certificate: Path, web_port: int, **options: Any) -> None:
         self.log = folder / "run.egress.jsonl"
@@ -73,7 +73,7 @@ class Way:
     def outcomes(self) -> list[tuple[str, str, str]]:
         return [(attempt.outcome, attempt.host, attempt.reason) for attempt in self.attempts()]
 
-    async def ask(
+    async def fetch(
         self, proxy: EgressProxy, host: str = NAMED, *, port: int | None = None, server_name: str | None = None
     ) -> str:
         """Return the greeting of a server, or the first line of the proxy's answer if it refuses."""
@@ -122,47 +122,47 @@ class Way:
 
 
 @pytest.fixture
-def way(tmp_path: Path, certificate: Path, web: Web) -> Way:
-    return Way(tmp_path, certificate, web.port)
+def client(tmp_path: Path, certificate: Path, web: Web) -> ProxiedClient:
+    return ProxiedClient(tmp_path, certificate, web.port)
 
 
-async def test_a_named_host_is_reached_and_every_attempt_is_written_down(way: Way) -> None:
+async def test_a_named_host_is_reached_and_every_attempt_is_written_down(client: ProxiedClient) -> None:
     with warnings() as logs:
-        async with way.proxy() as proxy:
-            assert await way.ask(proxy) == f"hello from {INTERNET}"
-            assert await way.ask(proxy, "FILES.example.org.", server_name=NAMED) == f"hello from {INTERNET}"
-            assert "not in soldiers.egress" in await way.ask(proxy, OTHER)
+        async with client.proxy() as proxy:
+            assert await client.fetch(proxy) == f"hello from {INTERNET}"
+            assert await client.fetch(proxy, "FILES.example.org.", server_name=NAMED) == f"hello from {INTERNET}"
+            assert "not in soldiers.egress" in await client.fetch(proxy, OTHER)
     assert [(each["host"], each["log_level"]) for each in logs] == [(OTHER, "warning")]
-    opened, closed, _, _, refused = way.attempts()
+    opened, closed, _, _, refused = client.attempts()
     assert (opened.outcome, opened.host, opened.address) == ("opened", NAMED, INTERNET)
     assert (closed.outcome, closed.host, closed.address) == ("closed", NAMED, INTERNET)
     assert closed.sent > 300
     assert closed.received > 300
     assert (refused.outcome, refused.host) == ("refused", OTHER)
-    assert way.log.stat().st_mode & 0o777 == 0o600
+    assert client.log.stat().st_mode & 0o777 == 0o600
     assert not proxy.socket.exists()
 
 
 async def test_a_host_that_is_not_named_is_reached_only_without_the_check_of_names(
-    way: Way, web: Web, monkeypatch: pytest.MonkeyPatch
+    client: ProxiedClient, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with way.proxy() as proxy:
-        assert await way.ask(proxy, OTHER) == f"HTTP/1.1 403 {OTHER} is not in soldiers.egress of kingdom.yaml"
+    async with client.proxy() as proxy:
+        assert await client.fetch(proxy, OTHER) == f"HTTP/1.1 403 {OTHER} is not in soldiers.egress of kingdom.yaml"
         assert web.connections == 0
         monkeypatch.setattr(egress_rules, "is_allowed", lambda *_: True)
-        assert await way.ask(proxy, OTHER) == f"hello from {INTERNET}"
+        assert await client.fetch(proxy, OTHER) == f"hello from {INTERNET}"
 
 
 @pytest.mark.parametrize("found", [[INNER], [INTERNET, INNER], [INNER, INTERNET]])
 async def test_an_inner_address_is_reached_only_without_the_check_of_addresses(
     tmp_path: Path, certificate: Path, web: Web, monkeypatch: pytest.MonkeyPatch, found: list[str]
 ) -> None:
-    way = Way(tmp_path, certificate, web.port, resolve=lambda _: found)
-    async with way.proxy() as proxy:
-        assert await way.ask(proxy) == f"HTTP/1.1 403 {NAMED} leads to {INNER}, which is not a public address"
+    client = ProxiedClient(tmp_path, certificate, web.port, resolve=lambda _: found)
+    async with client.proxy() as proxy:
+        assert await client.fetch(proxy) == f"HTTP/1.1 403 {NAMED} leads to {INNER}, which is not a public address"
         assert web.connections == 0
         monkeypatch.setattr(egress, "is_public", lambda _: True)
-        assert await way.ask(proxy) == f"hello from {found[0]}"
+        assert await client.fetch(proxy) == f"hello from {found[0]}"
 
 
 async def test_a_name_that_resolves_differently_the_second_time_is_resolved_only_once(
@@ -173,44 +173,44 @@ async def test_a_name_that_resolves_differently_the_second_time_is_resolved_only
     def rebinding(_: str) -> list[str]:
         return [answers.pop(0)]
 
-    way = Way(tmp_path, certificate, web.port, resolve=rebinding)
+    client = ProxiedClient(tmp_path, certificate, web.port, resolve=rebinding)
     checked = Egress.addresses
 
     async def resolved_again(self: Egress, host: str) -> Sequence[str]:
         await checked(self, host)
         return rebinding(host)
 
-    async with way.proxy() as proxy:
+    async with client.proxy() as proxy:
         answers[:] = [INTERNET, INNER]
-        assert await way.ask(proxy) == f"hello from {INTERNET}"
-        assert "which is not a public address" in await way.ask(proxy)
+        assert await client.fetch(proxy) == f"hello from {INTERNET}"
+        assert "which is not a public address" in await client.fetch(proxy)
         answers[:] = [INTERNET, INNER]
         monkeypatch.setattr(Egress, "addresses", resolved_again)
-        assert await way.ask(proxy) == f"hello from {INNER}"
+        assert await client.fetch(proxy) == f"hello from {INNER}"
 
 
 async def test_tls_for_another_name_is_carried_only_without_the_check_of_it(
-    way: Way, web: Web, monkeypatch: pytest.MonkeyPatch
+    client: ProxiedClient, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with way.proxy() as proxy:
-        assert "UNRECOGNIZED_NAME" in (await way.ask(proxy, server_name=OTHER)).upper().replace(" ", "_")
+    async with client.proxy() as proxy:
+        assert "UNRECOGNIZED_NAME" in (await client.fetch(proxy, server_name=OTHER)).upper().replace(" ", "_")
         assert web.received == []
         monkeypatch.setattr(egress, "server_name", lambda data: NAMED if data else None)
-        assert await way.ask(proxy, server_name=OTHER) == f"hello from {INTERNET}"
+        assert await client.fetch(proxy, server_name=OTHER) == f"hello from {INTERNET}"
     reason = f"its TLS names another host than its CONNECT request: {OTHER}"
-    assert way.outcomes()[0] == ("refused", NAMED, reason)
+    assert client.outcomes()[0] == ("refused", NAMED, reason)
 
 
 async def test_another_port_is_reached_only_where_that_is_the_allowed_one(
     tmp_path: Path, certificate: Path, web: Web
 ) -> None:
-    strict = Way(tmp_path, certificate, web.port, port=443)
+    strict = ProxiedClient(tmp_path, certificate, web.port, port=443)
     async with strict.proxy() as proxy:
-        answer = await strict.ask(proxy, port=web.port)
+        answer = await strict.fetch(proxy, port=web.port)
         assert answer == f"HTTP/1.1 403 port {web.port} is not allowed, only 443 is"
-    way = Way(tmp_path, certificate, web.port)
-    async with way.proxy() as proxy:
-        assert await way.ask(proxy, port=web.port) == f"hello from {INTERNET}"
+    client = ProxiedClient(tmp_path, certificate, web.port)
+    async with client.proxy() as proxy:
+        assert await client.fetch(proxy, port=web.port) == f"hello from {INTERNET}"
 
 
 @pytest.mark.parametrize(
@@ -225,8 +225,8 @@ async def test_another_port_is_reached_only_where_that_is_the_allowed_one(
         (b"CONNECT", b""),
     ],
 )
-async def test_a_request_that_is_none_is_refused(way: Way, request_: bytes, answer: bytes) -> None:
-    async with way.proxy() as proxy:
+async def test_a_request_that_is_none_is_refused(client: ProxiedClient, request_: bytes, answer: bytes) -> None:
+    async with client.proxy() as proxy:
         reader, writer = await asyncio.open_unix_connection(str(proxy.socket))
         with suppress(OSError):
             writer.write(request_)
@@ -242,31 +242,31 @@ async def test_a_host_that_cannot_be_reached_is_reported_as_such(tmp_path: Path,
     def unknown(_: str) -> list[str]:
         raise OSError(-2, "Name or service not known")
 
-    way = Way(tmp_path, certificate, web.port, resolve=unknown)
-    async with way.proxy() as proxy:
-        answer = await way.ask(proxy)
+    client = ProxiedClient(tmp_path, certificate, web.port, resolve=unknown)
+    async with client.proxy() as proxy:
+        answer = await client.fetch(proxy)
     assert answer == f"HTTP/1.1 502 the address of {NAMED} cannot be found: Name or service not known"
-    assert [outcome for outcome, _, _ in way.outcomes()] == ["failed"]
+    assert [outcome for outcome, _, _ in client.outcomes()] == ["failed"]
 
 
-async def test_a_secret_in_a_request_is_not_in_the_log(way: Way) -> None:
+async def test_a_secret_in_a_request_is_not_in_the_log(client: ProxiedClient) -> None:
     with warnings() as logs:
-        async with way.proxy(Redaction({"hush-hush-hush"})) as proxy:
-            await way.ask(proxy, "hush-hush-hush.evil.example")
-    assert "hush-hush" not in way.log.read_text() + str(logs)
-    assert way.outcomes()[0][1].endswith(".evil.example")
+        async with client.proxy(Redaction({"hush-hush-hush"})) as proxy:
+            await client.fetch(proxy, "hush-hush-hush.evil.example")
+    assert "hush-hush" not in client.log.read_text() + str(logs)
+    assert client.outcomes()[0][1].endswith(".evil.example")
 
 
-async def limited(way: Way) -> list[str]:
+async def limited(client: ProxiedClient) -> list[str]:
     """Send and receive on connections until they end; return the reasons."""
-    async with way.proxy() as proxy, way.connected(proxy) as (reader, writer, answer):
+    async with client.proxy() as proxy, client.connected(proxy) as (reader, writer, answer):
         assert writer is not None, answer
         with suppress(OSError, EOFError):
             for _ in range(100):
                 writer.write(b"echo " + b"x" * 10_000 + b"\n")
                 await writer.drain()
                 assert await reader.readuntil(b"\n")
-    return [reason for outcome, _, reason in way.outcomes() if outcome == "closed"]
+    return [reason for outcome, _, reason in client.outcomes() if outcome == "closed"]
 
 
 @pytest.mark.parametrize(
@@ -275,26 +275,26 @@ async def limited(way: Way) -> list[str]:
 async def test_a_run_sends_and_receives_no_more_than_it_may_in_all_its_connections(
     tmp_path: Path, certificate: Path, web: Web, name: str, reason: str
 ) -> None:
-    few = Way(tmp_path, certificate, web.port, limits=replace(PATIENT, **{name: 100_000}))
+    few = ProxiedClient(tmp_path, certificate, web.port, limits=replace(PATIENT, **{name: 100_000}))
     [how] = await limited(few)
     assert how.startswith(reason)
-    # The proxy of another program of the run, and the one of a restarted host.
-    for way in (few, Way(tmp_path, certificate, web.port, limits=replace(PATIENT, **{name: 100_000}))):
-        async with way.proxy() as proxy:
-            assert (await way.ask(proxy)).startswith(f"HTTP/1.1 403 {reason}")
-    many = Way(tmp_path / "other", certificate, web.port)
+    # Another program of the run and a restarted host have the same limit.
+    for client in (few, ProxiedClient(tmp_path, certificate, web.port, limits=replace(PATIENT, **{name: 100_000}))):
+        async with client.proxy() as proxy:
+            assert (await client.fetch(proxy)).startswith(f"HTTP/1.1 403 {reason}")
+    many = ProxiedClient(tmp_path / "other", certificate, web.port)
     assert await limited(many) == [""]
 
 
 async def test_a_run_has_only_so_many_connections_at_once(tmp_path: Path, certificate: Path, web: Web) -> None:
-    way = Way(tmp_path, certificate, web.port, limits=replace(PATIENT, connections=1))
-    async with way.proxy() as one, way.proxy() as two, way.connected(one) as (_, writer, _):
+    client = ProxiedClient(tmp_path, certificate, web.port, limits=replace(PATIENT, connections=1))
+    async with client.proxy() as one, client.proxy() as two, client.connected(one) as (_, writer, _):
         assert writer is not None
         with pytest.raises((EOFError, OSError)):
-            await way.ask(two)
-    async with way.proxy() as proxy:
-        assert await way.ask(proxy) == f"hello from {INTERNET}"
-    assert ("refused", "", "this run has 1 open connections, which is the limit") in way.outcomes()
+            await client.fetch(two)
+    async with client.proxy() as proxy:
+        assert await client.fetch(proxy) == f"hello from {INTERNET}"
+    assert ("refused", "", "this run has 1 open connections, which is the limit") in client.outcomes()
 
 
 @pytest.mark.parametrize(
@@ -304,18 +304,18 @@ async def test_a_run_has_only_so_many_connections_at_once(tmp_path: Path, certif
 async def test_a_connection_ends_that_is_idle_or_open_for_too_long(
     tmp_path: Path, certificate: Path, web: Web, limits: dict[str, Any], reason: str
 ) -> None:
-    way = Way(tmp_path, certificate, web.port, limits=replace(PATIENT, **limits))
-    async with way.proxy() as proxy, way.connected(proxy) as (reader, writer, _):
+    client = ProxiedClient(tmp_path, certificate, web.port, limits=replace(PATIENT, **limits))
+    async with client.proxy() as proxy, client.connected(proxy) as (reader, writer, _):
         if writer is not None:
             with suppress(OSError):
                 await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
-    assert ("closed", NAMED, reason) in way.outcomes()
+    assert ("closed", NAMED, reason) in client.outcomes()
 
 
 @pytest.mark.parametrize("begun", [b"", b"CONNECT files.example.org:%d HTTP/1.1\r\n\r\n"])
 async def test_a_silent_client_is_not_waited_for(tmp_path: Path, certificate: Path, web: Web, begun: bytes) -> None:
-    way = Way(tmp_path, certificate, web.port, limits=replace(PATIENT, request_seconds=0.05))
-    async with way.proxy() as proxy:
+    client = ProxiedClient(tmp_path, certificate, web.port, limits=replace(PATIENT, request_seconds=0.05))
+    async with client.proxy() as proxy:
         reader, writer = await asyncio.open_unix_connection(str(proxy.socket))
         writer.write(begun and begun % web.port)
         with suppress(OSError):
@@ -325,28 +325,28 @@ async def test_a_silent_client_is_not_waited_for(tmp_path: Path, certificate: Pa
 
 
 async def test_a_log_that_is_full_ends_the_connections_of_a_run(tmp_path: Path, certificate: Path, web: Web) -> None:
-    way = Way(tmp_path, certificate, web.port, limits=replace(PATIENT, log_bytes=1000))
-    async with way.proxy() as proxy:
+    client = ProxiedClient(tmp_path, certificate, web.port, limits=replace(PATIENT, log_bytes=1000))
+    async with client.proxy() as proxy:
         for _ in range(20):
-            await way.ask(proxy, OTHER)
-        assert "its connection log is full" in await way.ask(proxy)
-    assert 1000 <= way.log.stat().st_size < 1300
+            await client.fetch(proxy, OTHER)
+        assert "its connection log is full" in await client.fetch(proxy)
+    assert 1000 <= client.log.stat().st_size < 1300
     assert web.connections == 0
 
 
-async def test_nothing_is_left_when_a_proxy_is_closed(way: Way) -> None:
-    async with way.proxy() as proxy:
-        reader, writer, _ = await way.connected(proxy).__aenter__()
+async def test_nothing_is_left_when_a_proxy_is_closed(client: ProxiedClient) -> None:
+    async with client.proxy() as proxy:
+        reader, writer, _ = await client.connected(proxy).__aenter__()
         assert writer is not None
     with suppress(OSError):
         assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
-    assert way.outcomes()[-1] == ("closed", NAMED, "its program has ended")
+    assert client.outcomes()[-1] == ("closed", NAMED, "its program has ended")
 
 
 # Before that it is not accepted yet.
 @pytest.mark.parametrize("turns", range(2, 8))
-async def test_nothing_is_left_of_what_came_while_a_proxy_was_being_closed(way: Way, turns: int) -> None:
-    async with way.proxy() as proxy:
+async def test_nothing_is_left_of_what_came_while_a_proxy_was_being_closed(client: ProxiedClient, turns: int) -> None:
+    async with client.proxy() as proxy:
         reader, writer = await asyncio.open_unix_connection(str(proxy.socket))
         for _ in range(turns):
             await asyncio.sleep(0)

@@ -24,7 +24,7 @@ async def test_in_a_whole_run_no_other_module_opens_files_of_agents(scene: HostS
     files, notes, may_pass = scene.folder / "files", scene.folder / "notes", scene.folder / "files" / "may-pass"
     (files / APP).mkdir(parents=True)
     (files / APP / ".env").write_text("TOKEN=x\n")
-    fit_out(scene.folder / "sources" / APP)
+    add_setup(scene.folder / "sources" / APP)
     await scene.start_child("host-a", files=str(files), notes=str(notes))
     passing = task({"result": {"status": "success", "summary": "done"}}, {"run": f"test -f {may_pass}"})
     run = await scene.begin(writes("first"), work("second", passing, verify=("test -f app/.env",)))
@@ -73,7 +73,7 @@ async def accesses_in(directory: Path, *, plainly: bool) -> set[Access]:
         return noted_accesses(notes)
 
 
-def fit_out(source: Path) -> None:
+def add_setup(source: Path) -> None:
     """Give a repository a setup script and a file that it requests."""
     (source / ".worktreeinclude").write_text(".env\n")
     (source / ".gitignore").write_text(".env\n")

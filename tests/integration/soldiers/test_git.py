@@ -74,7 +74,7 @@ async def test_a_git_that_is_cancelled_at_once_leaves_no_process(tmp_path: Path,
 async def test_a_cancelled_prepare_leaves_no_process_no_tree_and_a_free_lock(tmp_path: Path) -> None:
     source, host = make_source(tmp_path / "app"), tmp_path / "host"
     (host / "repositories").mkdir(parents=True)
-    # The fetch of the second repository hangs: what answers it never does.
+    # The fetch of the second repository hangs, because its server never answers.
     stuck = tmp_path / "stuck"
     os.mkfifo(stuck)
     config = host / "repositories" / ".gitconfig"

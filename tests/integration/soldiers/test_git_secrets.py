@@ -1,4 +1,4 @@
-"""What git knows stays with git: a password is in no argument, and no program of Git LFS is run."""
+"""A password for git is in no argument of a process, and git runs no program of Git LFS."""
 
 import threading
 from base64 import b64encode

@@ -16,7 +16,7 @@ PLANS = "the plans of another house"
 
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
-    """A repository on this machine that is none of the agent's business."""
+    """A repository on this machine that the agent must not read."""
     path = make_source(tmp_path / "other")
     (path / "plans.txt").write_text(PLANS)
     run("add", "--all", cwd=path)
@@ -33,7 +33,7 @@ async def tree(trees: RunCheckouts, host: Path, source: Path) -> CheckoutSpec:
 
 async def released_without_leak(trees: RunCheckouts, host: Path, tree: CheckoutSpec, other: Path) -> bool:
     """Release a checkout, and check that the clone, which the next agent reads, has nothing foreign."""
-    # If it fails, a person must check it.
+    # If the release fails, a person must check the checkout.
     with suppress(ProgramFailed):
         await trees.release(tree, "end")
     objects = run("cat-file", "--batch-all-objects", "--batch-check=%(objectname)", cwd=bare(host, tree))

@@ -1,4 +1,4 @@
-"""What agents do besides their work: they crash, hang, ask, petition, fail their checks, and find no repository."""
+"""Agents that crash, hang, ask, petition, fail their checks, or find no repository."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What changes the checkouts of one run happens one after another, and in the end nothing of a run is left."""
+"""Changes of the checkouts of one run happen one after another, and after the run nothing of them is left."""
 
 import asyncio
 from collections.abc import Callable
@@ -51,13 +51,13 @@ class Reluctance:
 @ONE_BACKEND
 async def test_a_checkout_is_not_removed_while_the_checks_of_its_run_continue(scene: HostScene) -> None:
     await scene.start_host()
-    stay = scene.stay("check")
-    check = f"touch {stay.is_there}; until test -e {stay.may_go}; do sleep 0.02; done"
+    point = scene.wait_point("check")
+    check = f"touch {point.is_there}; until test -e {point.may_go}; do sleep 0.02; done"
     workflow = await _begin_with_lib_for_later(scene, verify=(check,))
-    await stay.reached()
+    await point.reached()
     await _take_lib_out(scene, workflow)
     await _assert_release_waits(scene, workflow)
-    stay.let_go()
+    point.release()
     await _assert_released_after(scene, workflow, answers.WorkVerified)
 
 
@@ -68,7 +68,7 @@ async def test_a_checkout_is_not_removed_while_the_agent_of_its_run_ends_for_the
     workflow = await _begin_with_lib_for_later(scene)
     await scene.until_true(workflow, lambda now: now.works[0].verification.status is VerificationStatus.RUNNING)
     await _take_lib_out(scene, workflow)
-    # The engine would wait with it, but a host has no right to rely on that.
+    # The engine sends this command later, but a host must not rely on that.
     await _release_lib_at_once(scene, workflow)
     await _assert_release_waits(scene, workflow)
     reluctance.may_end.set()
@@ -78,13 +78,13 @@ async def test_a_checkout_is_not_removed_while_the_agent_of_its_run_ends_for_the
 @ONE_BACKEND
 async def test_a_checkout_is_removed_while_an_agent_is_at_work(scene: HostScene) -> None:
     await scene.start_host()
-    stay = scene.stay("one")
-    workflow = await _begin_with_lib_for_later(scene, *stay.steps)
-    await stay.reached()
+    point = scene.wait_point("one")
+    workflow = await _begin_with_lib_for_later(scene, *point.steps)
+    await point.reached()
     await _take_lib_out(scene, workflow)
     await scene.until_true(workflow, lambda now: _lib_tree(now).status is WorkTreeStatus.RELEASED)
     assert not _lib(scene, workflow).exists()
-    stay.let_go()
+    point.release()
     await scene.until(workflow, WorkflowStatus.COMPLETED)
 
 

@@ -24,7 +24,7 @@ pytestmark = [
 ]
 ADDRESS = "127.0.0.2"
 NAMES = [f"{name}.example.org" for name in ("setup", "agent", "check")]
-# No client of ours, but one in the sandbox that knows only the variables, as programs do.
+# The client runs in the sandbox and knows only the proxy variables, like any program.
 FETCH = f"{sys.executable} -I -c 'import ssl, sys, urllib.request as r; c = ssl._create_unverified_context()\n"
 FETCH += 'print(r.urlopen("https://" + sys.argv[1], context=c).read().decode())\''
 

@@ -14,11 +14,11 @@ from kingdom.workflow.model.status import QueryStatus, WorkflowStatus
 from tests.contract.processes import stop_unlocked
 from tests.integration.processes import Child
 from tests.integration.running import eventually
-from tests.integration.soldiers.host_scene import APP, HostScene, Stay, task, work, writes
+from tests.integration.soldiers.host_scene import APP, HostScene, WaitPoint, task, work, writes
 from tests.integration.soldiers.processes import until_none
 from tests.integration.soldiers.sources import files_of
 
-# Processes are stopped and killed that use the store.
+# These tests stop and kill processes that use the store.
 pytestmark = pytest.mark.both_stores
 ONE_BACKEND = pytest.mark.parametrize("backend", ["postgres"], indirect=True)
 FILES = {"README.md": f"# {APP}\n", "one.txt": "by one\n", "two.txt": "by two\n"}
@@ -29,15 +29,15 @@ async def test_a_run_continues_elsewhere_from_its_last_checkpoint_and_the_lost_h
 ) -> None:
     await scene.share_checkpoints()
     lost = await scene.start_child("host-a")
-    stay = scene.stay("two")
-    workflow = await scene.begin(writes("one"), writes("two", *stay.steps))
-    await stay.reached()
+    point = scene.wait_point("two")
+    workflow = await scene.begin(writes("one"), writes("two", *point.steps))
+    await point.reached()
     await scene.start_host("host-b")
 
     await stop_unlocked(lost.process.pid, scene.backend)
     await scene.shorten_lease("host-a")
     await scene.until_lost("host-a")
-    stay.let_go()
+    point.release()
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
 
     assert completed.placement is not None
@@ -81,9 +81,9 @@ async def test_the_pending_answer_of_a_lost_host_is_logged_and_ignored(scene: Ho
 @ONE_BACKEND
 async def test_a_run_whose_checkpoints_stay_on_its_host_waits_until_that_is_back(scene: HostScene) -> None:
     lost = await scene.start_child("host-a")
-    stay = scene.stay("two")
-    workflow = await scene.begin(writes("one"), _counts("two", stay))
-    await stay.reached()
+    point = scene.wait_point("two")
+    workflow = await scene.begin(writes("one"), _counts("two", point))
+    await point.reached()
     await scene.start_host("host-b")
 
     await stop_unlocked(lost.process.pid, scene.backend)
@@ -96,7 +96,7 @@ async def test_a_run_whose_checkpoints_stay_on_its_host_waits_until_that_is_back
 
     lost.signal(signal.SIGCONT)
     await scene.until_registered("host-a", 2)
-    stay.let_go()
+    point.release()
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
     assert not scene.folders("host-b").run(workflow.id).exists()
     _assert_nothing_twice(scene, completed, completed.works[1])
@@ -116,16 +116,16 @@ async def test_a_host_that_is_asked_to_end_leaves_no_process_and_continues_when_
 
 async def _goes_on_after(scene: HostScene, host: Child, end: signal.Signals) -> None:
     """End a host in the middle of a query. After its restart it must continue in the same session."""
-    stay = scene.stay("one")
-    workflow = await scene.begin(_counts("one", stay), writes("two"))
-    await stay.reached()
+    point = scene.wait_point("one")
+    workflow = await scene.begin(_counts("one", point), writes("two"))
+    await point.reached()
     session = (await scene.show(workflow)).works[0].agent.session
 
     host.signal(end)
     await host.ends()
     await until_none(scene.mark)
     await scene.start_child("host-a")
-    stay.let_go()
+    point.release()
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
 
     assert [entry.data["finding"] for entry in await scene.logged(workflow, answers.QueryReconciled)] == [
@@ -135,10 +135,10 @@ async def _goes_on_after(scene: HostScene, host: Child, end: signal.Signals) -> 
     _assert_nothing_twice(scene, completed, completed.works[0])
 
 
-def _counts(name: str, stay: Stay) -> WorkDefinition:
+def _counts(name: str, point: WaitPoint) -> WorkDefinition:
     """Return a Work that would show if one of its steps was taken twice."""
     path = f"{APP}/{name}.txt"
-    return work(name, task({"append": path, "text": "before\n"}, *stay.steps, {"append": path, "text": "after\n"}))
+    return work(name, task({"append": path, "text": "before\n"}, *point.steps, {"append": path, "text": "after\n"}))
 
 
 def _assert_nothing_twice(scene: HostScene, workflow: Workflow, counted: Work) -> None:

@@ -45,13 +45,13 @@ def question(cost: float, model: str = "dear") -> str:
 
 
 def asks(cost: float, model: str = "dear") -> str:
-    """Return how a shell has an answer that costs so much."""
+    """Return a shell command that gets an answer with this cost from the model."""
     return f"curl -sf -o /dev/null -d @- $ANTHROPIC_BASE_URL/v1/messages <<'END'\n{question(cost, model)}\nEND\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Shells:
-    """Hosts whose agents are shells in a sandbox that ask the stub of a model."""
+    """Hosts whose agents are shells in a sandbox. The shells call the model stub."""
 
     scene: HostScene
     model: ModelStub

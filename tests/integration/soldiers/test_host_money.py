@@ -35,10 +35,10 @@ def spent_in_transcripts(scene: HostScene, workflow: Workflow) -> float:
 
 async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_continues_with_more(scene: HostScene) -> None:
     await scene.start_host()
-    stay = scene.stay("dear")
+    point = scene.wait_point("dear")
     steps = (
         *COSTLY,
-        *stay.steps,
+        *point.steps,
         {"write": "app/done.txt", "text": "{reply}"},
         {"cost": 0.25},
         {"answer": "done"},
@@ -51,7 +51,7 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_continues_wi
     assert scene.processes() == []
     assert not (scene.tree(awaiting) / "done.txt").exists()
 
-    stay.let_go()
+    point.release()
     await lifecycle.resume(scene.bus, workflow.id, Continue("go on"), actor=ANNA)
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
     assert completed.works[0].agent.session == awaiting.works[0].agent.session
@@ -116,7 +116,7 @@ async def test_the_cost_of_a_turn_is_reported_before_the_end_of_its_agent(
             return await take_turn(agent, *turn, **more)
         except AgentGone:
             await agent.wait_for_end()
-            # Other waiters for its end act on it before this continues.
+            # Others that wait for the end of the agent run first.
             for _ in range(100):
                 await asyncio.sleep(0)
             raise
@@ -140,9 +140,9 @@ async def test_reports_are_paid_for(scene: HostScene) -> None:
 
 async def test_a_turn_that_is_cancelled_is_paid_for(scene: HostScene) -> None:
     await scene.start_host()
-    stay = scene.stay("here")
-    workflow = await scene.begin(work("one", task({"cost": 0.5}, *stay.steps)))
-    await stay.reached()
+    point = scene.wait_point("here")
+    workflow = await scene.begin(work("one", task({"cost": 0.5}, *point.steps)))
+    await point.reached()
     await lifecycle.cancel(scene.bus, workflow.id, actor=ANNA)
     cancelled = await scene.until(workflow, WorkflowStatus.CANCELLED)
     assert cancelled.cost_usd == 0.5
@@ -153,11 +153,11 @@ async def test_a_turn_that_is_looked_up_after_a_pause_is_paid_for_once(
 ) -> None:
     monkeypatch.setattr(running_commands, "GRACE", timedelta(seconds=PATIENCE_SECONDS))
     await scene.start_host()
-    stay = scene.stay("here")
-    workflow = await scene.begin(work("one", task({"cost": 0.5}, *stay.steps, {"cost": 0.25}, {"fail": "no"})))
-    await stay.reached()
+    point = scene.wait_point("here")
+    workflow = await scene.begin(work("one", task({"cost": 0.5}, *point.steps, {"cost": 0.25}, {"fail": "no"})))
+    await point.reached()
     await lifecycle.pause(scene.bus, workflow.id, actor=ANNA)
-    stay.let_go()
+    point.release()
     paused = await scene.until(workflow, WorkflowStatus.PAUSED)
     assert paused.cost_usd == 0.75
     await lifecycle.resume(scene.bus, workflow.id, Continue(), actor=ANNA)

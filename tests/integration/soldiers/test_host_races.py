@@ -1,4 +1,4 @@
-"""A cancel that meets something else on its way: each order has one consistent end."""
+"""A cancel at the same time as another change: the run ends consistently in both orders."""
 
 from pathlib import Path
 

@@ -71,7 +71,7 @@ class ReporterScene:
         return found.state
 
     async def received_works(self) -> list[str]:
-        """Return the Works in the order in which the engine would hear of them."""
+        """Return the Works in the order in which the engine would receive them."""
         return [work_id for _, work_id in await self.replies()]
 
     async def replies(self) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.parametrize("backend", ["files"], indirect=True)
 
 
 class OneFailure:
-    """Lets an agent fail once, as one does whose connection is gone."""
+    """Raises a connection error at its first call."""
 
     def __init__(self) -> None:
         self.happened = False
@@ -41,13 +41,13 @@ async def test_a_paused_run_continues_in_its_session_with_the_changed_definition
 ) -> None:
     monkeypatch.setattr(running_commands, "GRACE", timedelta(seconds=PATIENCE_SECONDS))
     await scene.start_host()
-    stay = scene.stay("one")
-    first = work("one", task(*stay.steps), task({"write": f"{APP}/one.txt", "text": "by one\n"}))
+    point = scene.wait_point("one")
+    first = work("one", task(*point.steps), task({"write": f"{APP}/one.txt", "text": "by one\n"}))
     workflow = await scene.begin(first, writes("two"))
-    await stay.reached()
+    await point.reached()
 
     await lifecycle.pause(scene.bus, workflow.id, actor=ANNA)
-    stay.let_go()
+    point.release()
     paused = await scene.until(workflow, WorkflowStatus.PAUSED)
     assert scene.processes() == []
     assert [each.query.status for each in paused.works[0].tasks] == [QueryStatus.RESPONDED, QueryStatus.PENDING]
@@ -67,18 +67,18 @@ async def test_an_agent_that_does_not_finish_its_turn_is_ended_and_continues_aft
     scene: HostScene,
 ) -> None:
     await scene.start_host(client=ImpatientAgents(ScriptedAgentClient()))
-    stay = scene.stay("one")
+    point = scene.wait_point("one")
     path = f"{APP}/one.txt"
-    steps = ({"append": path, "text": "before\n"}, *stay.steps, {"append": path, "text": "after\n"})
+    steps = ({"append": path, "text": "before\n"}, *point.steps, {"append": path, "text": "after\n"})
     workflow = await scene.begin(work("one", task(*steps)))
-    await stay.reached()
+    await point.reached()
 
     await lifecycle.pause(scene.bus, workflow.id, actor=ANNA)
     paused = await scene.until(workflow, WorkflowStatus.PAUSED)
     assert scene.processes() == []
     assert paused.works[0].tasks[0].query.status is QueryStatus.UNKNOWN
     await lifecycle.resume(scene.bus, workflow.id, Continue(), actor=ANNA)
-    stay.let_go()
+    point.release()
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
 
     assert (scene.tree(completed) / "one.txt").read_text() == "before\nafter\n"
@@ -123,9 +123,9 @@ async def test_an_agent_that_fails_as_it_is_ended_is_ended_all_the_same(
     monkeypatch.setattr(running_agents, "_STOP_PAUSE_SECONDS", 0.01)
     failure = OneFailure()
     await scene.start_host(slots=1, client=InterceptedAgents(ScriptedAgentClient(), **{f"before_{fails}": failure}))
-    stay = scene.stay("one")
-    workflow = await scene.begin(work("one", task(*stay.steps)))
-    await stay.reached()
+    point = scene.wait_point("one")
+    workflow = await scene.begin(work("one", task(*point.steps)))
+    await point.reached()
 
     await lifecycle.cancel(scene.bus, workflow.id, actor=ANNA)
     await scene.until(workflow, WorkflowStatus.CANCELLED)

@@ -1,4 +1,4 @@
-"""A host and its store: one that is away for a while, answers that get lost, and a second host in the same place."""
+"""A host and its store: an outage of the store, lost answers, and a second host in the same directory."""
 
 from datetime import timedelta
 
@@ -31,7 +31,7 @@ MORE_THAN_A_PAGE = 110
 
 
 class Outage:
-    """Lets a store be away for a host; counts the answers of a type that the host could not give."""
+    """Makes the store unreachable for a host, and counts the answers of a type that the host could not send."""
 
     def __init__(self, answer: type[answers.HostAnswer] = answers.QueryResponded) -> None:
         self.is_on = False
@@ -48,7 +48,7 @@ class Outage:
 
 
 class LostReply:
-    """Lets a host not learn that it has taken on a command of a type, the first time."""
+    """Hides from a host that its first acceptance of a command of a type was committed."""
 
     def __init__(self, command: type[commands.HostCommand]) -> None:
         self.happened = False
@@ -88,7 +88,7 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make agents end after half of a lease that was not renewed."""
-    # A power of the true share is less than a whole lease only if that itself is.
+    # The power is less than 1 only if the real share is.
     monkeypatch.setattr(hosting, "_SAFE_SHARE", hosting._SAFE_SHARE**3)
     monkeypatch.setattr(hosting, "_RENEWALS_PER_LEASE", 15)
 
@@ -96,12 +96,12 @@ def ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_an_answer_of_an_agent_during_an_outage_of_the_store_is_not_lost(scene: HostScene) -> None:
     outage = Outage()
     await scene.start_host(wrap=outage.wrap)
-    stay = scene.stay("one")
-    workflow = await scene.begin(writes("one", *stay.steps))
-    await stay.reached()
+    point = scene.wait_point("one")
+    workflow = await scene.begin(writes("one", *point.steps))
+    await point.reached()
 
     outage.is_on = True
-    stay.let_go()
+    point.release()
 
     async def refused() -> bool:
         return outage.refused > 0
@@ -121,9 +121,9 @@ async def test_a_host_that_cannot_renew_its_lease_ends_its_agents_before_they_ar
 ) -> None:
     outage = Outage()
     await scene.start_host(wrap=outage.wrap, lease=WIDE)
-    stay = scene.stay("one")
-    workflow = await scene.begin(writes("one", *stay.steps))
-    await stay.reached()
+    point = scene.wait_point("one")
+    workflow = await scene.begin(writes("one", *point.steps))
+    await point.reached()
     session = (await scene.show(workflow)).works[0].agent.session
 
     outage.is_on = True
@@ -135,7 +135,7 @@ async def test_a_host_that_cannot_renew_its_lease_ends_its_agents_before_they_ar
     assert await _is_up(scene, "host-a")
     await scene.until_lost("host-a")
     outage.is_on = False
-    stay.let_go()
+    point.release()
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
     assert await scene.epoch_of("host-a") == 2
     assert completed.works[0].agent.session == session
@@ -146,10 +146,10 @@ async def test_a_host_that_cannot_renew_its_lease_ends_its_agents_before_they_ar
 @ENDS_EARLY
 async def test_agents_end_before_their_lease_while_the_store_is_unavailable(scene: HostScene) -> None:
     await scene.share_checkpoints()
-    stay = scene.stay("one")
-    barrier = Barrier(lambda transaction: stay.is_there.exists() and _only_looks(transaction))
+    point = scene.wait_point("one")
+    barrier = Barrier(lambda transaction: point.is_there.exists() and _only_looks(transaction))
     await scene.start_host("host-a", wrap=barrier.wrap, lease=WIDE)
-    workflow = await scene.begin(writes("one", *stay.steps))
+    workflow = await scene.begin(writes("one", *point.steps))
     await barrier.reached()
     assert scene.processes("host-a") != []
     await scene.start_host("host-b")
@@ -165,7 +165,7 @@ async def test_agents_end_before_their_lease_while_the_store_is_unavailable(scen
         return scene.processes("host-b") != []
 
     await scene.until_true(workflow, goes_on_elsewhere)
-    stay.let_go()
+    point.release()
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
     assert completed.placement is not None
     assert completed.placement.host == "host-b"
@@ -253,9 +253,9 @@ async def test_an_unanswered_command_that_is_obsolete_is_not_executed(scene: Hos
 @LOOKS_OFTEN
 async def test_commands_accepted_under_an_earlier_placement_are_not_executed(scene: HostScene) -> None:
     await scene.start_host()
-    stay = scene.stay("one")
-    workflow = await scene.begin(writes("one", *stay.steps))
-    await stay.reached()
+    point = scene.wait_point("one")
+    workflow = await scene.begin(writes("one", *point.steps))
+    await point.reached()
     earlier = commands.StartAgent(
         workflow_id=workflow.id,
         host="host-a",
@@ -280,7 +280,7 @@ async def test_commands_accepted_under_an_earlier_placement_are_not_executed(sce
         return left.id not in {record.id for record in await scene.accepted()}
 
     await eventually(given_up)
-    stay.let_go()
+    point.release()
     await scene.until(workflow, WorkflowStatus.COMPLETED)
     assert len(list(scene.folders().sessions.glob("*.json"))) == 1
 
@@ -307,15 +307,15 @@ async def test_the_checkout_of_an_ended_run_is_removed_although_the_host_ends_in
 @ONE_BACKEND
 @LOOKS_OFTEN
 async def test_a_host_that_can_no_longer_keep_its_lease_for_a_bug_ends_with_all_it_runs(scene: HostScene) -> None:
-    stay = scene.stay("one")
+    point = scene.wait_point("one")
 
     async def break_renewal(transaction: Transaction) -> None:
-        if stay.is_there.exists() and any(kind == HOSTS.name for kind, _ in transaction.changes.puts):
+        if point.is_there.exists() and any(kind == HOSTS.name for kind, _ in transaction.changes.puts):
             raise ZeroDivisionError
 
     host = await scene.start_host(wrap=lambda bus: BarredBus(bus, break_renewal))
-    await scene.begin(writes("one", *stay.steps))
-    await stay.reached()
+    await scene.begin(writes("one", *point.steps))
+    await point.reached()
     with pytest.raises(ZeroDivisionError):
         await scene.ended(host)
     assert scene.processes() == []

@@ -21,7 +21,7 @@ async def test_when_a_run_has_ended_its_transcripts_and_diffs_are_in_the_store(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copying, "_FLUSH_SECONDS", PATIENCE_SECONDS)
-    # Only the end of a session is left to copy anything.
+    # The copier copies only at the end of a session.
     monkeypatch.setattr(hosting, "TranscriptCopier", partial(copying.TranscriptCopier, every=3600))
     texts = MemoryTexts()
     await scene.start_host(texts=texts)
@@ -54,6 +54,6 @@ async def test_a_store_that_does_not_answer_delays_no_agent(scene: HostScene, mo
     run = await scene.until(await scene.begin(writes("one")), WorkflowStatus.COMPLETED)
     assert texts.waited
     assert not any(name.startswith("soldier-") and text for (_, name), text in texts.texts.items())
-    # The file remains the source, and the session is still to be copied.
+    # Readers still use the file, and the session still has to be copied.
     assert scene.transcript(run.works[0])
     assert [each.name for each in scene.folders().copying.iterdir()] == [soldier_of(run.works[0].agent.session or "")]

@@ -27,7 +27,7 @@ LONG = timedelta(seconds=PATIENCE_SECONDS)
 
 @pytest.fixture
 def mark() -> Iterator[str]:
-    """What everything that a test starts carries; nothing of it may be left."""
+    """A mark in the environment of all processes of a test. At the end no process with it may be left."""
     mark = uuid4().hex
     yield mark
     assert marked(mark) == []
@@ -122,7 +122,7 @@ async def test_an_address_that_never_answers_is_given_up() -> None:
         for limit in growing_limits():
             with pytest.raises(ProgramFailed, match=f"it did not answer within {limit.total_seconds():g} s"):
                 await check_mcp_server(server, limit=limit)
-            # It is not called a second time.
+            # The server is not called a second time.
             if called := calls_of(silent):
                 assert called == 1
                 break

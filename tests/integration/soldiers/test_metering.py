@@ -24,7 +24,7 @@ COSTLY = {"dear": Price(input=1000.0, output=1000.0)}
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ModelApi:
     """How a model is called, and how its vendor reports a spent budget."""
 
     vendor: Vendor
@@ -39,16 +39,16 @@ class Way:
         field = "input" if self.path.endswith("responses") else "messages"
         return {"model": model, "stream": stream, field: [{"role": "user", "content": prompt}]}
 
-    def place(self, *, model: str, stream: bool) -> str:
+    def url_path(self, *, model: str, stream: bool) -> str:
         verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
         return self.path.format(model=model, verb=verb)
 
 
 APIS = {
-    "anthropic": Way(Vendor.ANTHROPIC, "/v1/messages", ("error", "type", "billing_error")),
-    "responses": Way(Vendor.OPENAI, "/v1/responses", ("error", "code", "insufficient_quota")),
-    "chat": Way(Vendor.OPENAI, "/v1/chat/completions", ("error", "code", "insufficient_quota")),
-    "gemini": Way(Vendor.GEMINI, "/v1beta/models/{model}:{verb}", ("error", "status", "FAILED_PRECONDITION")),
+    "anthropic": ModelApi(Vendor.ANTHROPIC, "/v1/messages", ("error", "type", "billing_error")),
+    "responses": ModelApi(Vendor.OPENAI, "/v1/responses", ("error", "code", "insufficient_quota")),
+    "chat": ModelApi(Vendor.OPENAI, "/v1/chat/completions", ("error", "code", "insufficient_quota")),
+    "gemini": ModelApi(Vendor.GEMINI, "/v1beta/models/{model}:{verb}", ("error", "status", "FAILED_PRECONDITION")),
 }
 
 
@@ -66,10 +66,10 @@ class MeteredAgent:
     meter: Meter
 
     async def ask(
-        self, way: Way, *steps: dict[str, Any], model: str = "dear", stream: bool = False, **more: Any
+        self, api: ModelApi, *steps: dict[str, Any], model: str = "dear", stream: bool = False, **more: Any
     ) -> tuple[int, Any]:
-        body = {**way.body(*steps, model=model, stream=stream), **more}
-        async with self.client.post(way.place(model=model, stream=stream), json=body) as answer:
+        body = {**api.body(*steps, model=model, stream=stream), **more}
+        async with self.client.post(api.url_path(model=model, stream=stream), json=body) as answer:
             return answer.status, await (answer.text() if stream and answer.status == 200 else answer.json())
 
 

@@ -73,11 +73,11 @@ async def model() -> AsyncIterator[Model]:
 
 @asynccontextmanager
 async def through(
-    folder: Path, model: Model, vendors: Sequence[Vendor] = tuple(Vendor), voice: ToolCallHandler | None = None
+    folder: Path, model: Model, vendors: Sequence[Vendor] = tuple(Vendor), answer_call: ToolCallHandler | None = None
 ) -> AsyncIterator[aiohttp.ClientSession]:
     upstreams = [Upstream(vendor=vendor, url=model.url, key=KEY) for vendor in vendors]
     async with (
-        ModelProxy(folder / "gate", upstreams, on_tool_call=voice) as proxy,
+        ModelProxy(folder / "gate", upstreams, on_tool_call=answer_call) as proxy,
         aiohttp.ClientSession(HOST, connector=aiohttp.UnixConnector(str(proxy.socket))) as client,
     ):
         yield client
@@ -325,10 +325,13 @@ async def test_a_vendor_without_a_key_is_not_asked(tmp_path: Path, model: Model)
 
 
 async def test_the_tools_receive_posted_calls(tmp_path: Path, model: Model) -> None:
-    async def voice(body: bytes) -> bytes:
+    async def answer_call(body: bytes) -> bytes:
         return body.upper()
 
-    async with through(tmp_path, model, voice=voice) as client, client.post("/voice", data=b'"hear"') as answer:
+    async with (
+        through(tmp_path, model, answer_call=answer_call) as client,
+        client.post("/voice", data=b'"hear"') as answer,
+    ):
         assert await answer.text() == '"HEAR"'
 
 
@@ -380,11 +383,11 @@ async def test_a_long_conversation_is_forwarded(tmp_path: Path, model: Model) ->
 
 
 async def test_input_to_the_tools_has_a_limit(tmp_path: Path, model: Model) -> None:
-    async def voice(body: bytes) -> bytes:
+    async def answer_call(body: bytes) -> bytes:
         return body
 
     async with (
-        through(tmp_path, model, voice=voice) as client,
+        through(tmp_path, model, answer_call=answer_call) as client,
         client.post("/voice", data=BytesIO(bytes(2 << 20))) as answer,
     ):
         assert answer.status == 413

@@ -27,7 +27,7 @@ Tries = Callable[[int], Awaitable[None]]
 
 @pytest.fixture
 def tries(monkeypatch: pytest.MonkeyPatch) -> Tries:
-    """Wait until a lock was tried so often."""
+    """Return a function that waits until a lock was tried this many times."""
     tried: list[int] = []
     try_lock = repositories._try_lock
 
@@ -112,7 +112,7 @@ async def test_lock_files_of_a_killed_git_are_removed(trees: RunCheckouts, host:
 async def test_a_checkout_that_was_only_begun_is_recreated(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([a_tree(host, source, "tree0")])
-    # So far a killed prepare had come.
+    # The state after a prepare that was killed at this point.
     git_directory_of(tree.path).mkdir(parents=True)
     (git_directory_of(tree.path) / "HEAD").write_text("0" * 40)
     tree.path.mkdir()
@@ -171,7 +171,7 @@ async def test_a_host_that_was_killed_at_any_time_prepares_again(trees: RunCheck
         async def git_has_ended(ended: Path = folder / "ended") -> bool:
             return ended.exists()
 
-        # Two that make the same repository get into each other's way.
+        # Two processes that create the same repository would conflict.
         await eventually(git_has_ended)
         wanted = [a_tree(host, source, f"tree{each}") for each in range(number, number + 3)]
         await trees.prepare(wanted)

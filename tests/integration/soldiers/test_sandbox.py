@@ -1,4 +1,4 @@
-"""What a program in a sandbox sees, and that it can be killed like any other."""
+"""What a program in a sandbox can see, and how it is killed."""
 
 import asyncio
 import errno
@@ -166,10 +166,10 @@ async def test_a_link_that_an_agent_left_is_not_followed_out(work: Path, tmp_pat
 
 
 async def test_traffic_goes_to_the_proxy_and_the_exit_code_is_that_of_the_program(work: Path, tmp_path: Path) -> None:
-    async def voice(body: bytes) -> bytes:
+    async def answer_call(body: bytes) -> bytes:
         return b'{"heard": ' + body + b"}"
 
-    async with ModelProxy(tmp_path / "gate", [], on_tool_call=voice) as gate:
+    async with ModelProxy(tmp_path / "gate", [], on_tool_call=answer_call) as gate:
         sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(work,), socket=gate.socket)
         say = f"import urllib.request as r; print(r.urlopen('{sandbox.url}/voice', b'[1]').read().decode())"
         finished = await shell(f'/usr/bin/env python3 -c "{say}"; exit 7', work, sandbox)

@@ -34,7 +34,7 @@ async def tool_host(tmp_path: Path) -> AsyncIterator[ToolHost]:
 
 
 async def work(tmp_path: Path, tool_host: ToolHost, *steps: dict[str, Any]) -> ModelStub:
-    """Let Claude Code follow a script; returns the model that it asked."""
+    """Let Claude Code follow a script. Return the model stub that it called."""
     sdk = pytest.importorskip("claude_agent_sdk")
     program, *words = relay_command(tool_host.url)
     servers = tmp_path / "servers.json"

@@ -1,4 +1,4 @@
-"""The part of a host that the tools of one agent need: where calls arrive, and what they cause."""
+"""The part of a host that serves the tools of one agent: it receives calls and records their effects."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""The stand-in for GitHub as tests use it: actions of people, a plain client, the official one, and a receiver."""
+"""The stand-in for GitHub in tests: actions of people, a plain client, the official client, and a webhook receiver."""
 
 import asyncio
 import hashlib
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 class Site:
-    """A running stand-in, asked with the right token unless another is given."""
+    """A running stand-in. Requests carry a valid token unless the test gives another one."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url = url
@@ -44,7 +44,7 @@ class Site:
         return await answer.json()
 
     async def people(self, what: str, **doing: Any) -> Any:
-        """Have something happen, in the repository of the tests unless another is named."""
+        """Perform an action of people, in the repository of the tests unless another is named."""
         async with self.session.post(f"{self.url}/_control/{what}", json=doing) as answer:
             assert answer.ok, await answer.text()
             return await answer.json()
@@ -78,7 +78,7 @@ class Site:
 
 
 class Receiver:
-    """Where webhooks arrive; it answers with the next of its statuses, then with 200."""
+    """A receiver of webhooks. It answers with its list of statuses in order, then with 200."""
 
     def __init__(self) -> None:
         self.url = ""

@@ -1,4 +1,4 @@
-"""A Slack stand-in as tests use it: its people by control, its app by the official clients."""
+"""A Slack stand-in in tests: people act through its control interface, the app through the official clients."""
 
 import asyncio
 import json
@@ -149,7 +149,7 @@ async def listening(
     """Connect the official Socket Mode client."""
 
     async def is_stale() -> bool:
-        # On a busy machine client and server are slow together, which is no failure.
+        # On a busy machine both client and server are slow, which is not a failure.
         return False
 
     listener = Listener(acknowledges)

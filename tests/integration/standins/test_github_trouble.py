@@ -35,7 +35,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 @pytest.fixture
 async def receiver(site: Site) -> AsyncIterator[Receiver]:
-    """A receiver that is registered and has had its ping."""
+    """A registered receiver that has got its ping."""
     async with receiving() as receiver:
         await site.happen("hook", url=receiver.url, secret=SECRET)
         await receiver.has(1)
@@ -43,7 +43,7 @@ async def receiver(site: Site) -> AsyncIterator[Receiver]:
 
 
 async def failed_deliveries(site: Site, hook: int) -> list[dict[str, Any]]:
-    """Wait until nothing is under way and return what failed."""
+    """Wait until no delivery is in flight, and return the failed ones."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             found = await site.read(f"/repos/{REPOSITORY}/hooks/{hook}/deliveries")

@@ -1,4 +1,4 @@
-"""A user of the screen: the application without a terminal, driven by keys."""
+"""A test user of `kingdom top`: the application runs without a terminal and gets key presses."""
 
 import time
 import unicodedata
@@ -29,14 +29,14 @@ from tests.patience import PATIENCE_SECONDS
 
 ANNA = "anna@desk"
 _CHARACTERS = {"slash": "/", "question_mark": "?", "space": " "}
-# The rounds of the event loop from a key over a widget and an action to another screen.
+# The rounds of the event loop that one key press needs until another screen is shown.
 _ROUNDS = 4
 _EVERY_SECONDS = 0.2
 _LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
-class Looking:
+class TopUser:
     """A user of the screen."""
 
     app: Top
@@ -65,7 +65,7 @@ class Looking:
         return self.app.screen._compositor.render_strips()
 
     async def press(self, *keys: str) -> None:
-        """Press keys in order; a pilot would wait after each until the whole process is idle."""
+        """Press keys in order. Unlike Textual's pilot, do not wait after each key until the whole process is idle."""
         for key in keys:
             character = key if len(key) == 1 else _CHARACTERS.get(key)
             is_named = len(key) > 1 or key.isalnum()
@@ -78,7 +78,7 @@ class Looking:
         await self.until(lambda: all(word in self.text for word in words), lambda: self.text)
 
     async def until(self, is_so: Callable[[], bool], describe: Callable[[], object] = lambda: "") -> None:
-        """Wait until a condition holds; polling more often would slow down the others."""
+        """Wait until a condition holds. Polling more often would slow the application down."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not is_so():
             assert time.monotonic() < deadline, describe()
@@ -103,16 +103,16 @@ def _name(character: str) -> str:
     return unicodedata.name(character).lower().replace(" ", "_")
 
 
-class PatientTop(Top):
+class TopWithLastingNotifications(Top):
     """An application whose notifications stay until the test has seen them."""
 
     NOTIFICATION_TIMEOUT = PATIENCE_SECONDS
 
 
 @asynccontextmanager
-async def looking(
+async def opened_top(
     backend: BackendUnderTest, folder: Path, *, size: tuple[int, int] = (110, 30)
-) -> AsyncIterator[Looking]:
+) -> AsyncIterator[TopUser]:
     """Open the screen on its own bus, as its own process would."""
     settings = Settings(database_url=backend.place, file=folder / "kingdom.yaml", actor=ANNA)
     realm = Realm()
@@ -122,6 +122,8 @@ async def looking(
 
     application = declare_application(realm)
     async with backend.open(application.topology, application.kinds) as bus:
-        app = PatientTop(StoreClient(bus, ANNA, read_sources), run_views_of(bus, realm.soldiers), every=_EVERY_SECONDS)
+        app = TopWithLastingNotifications(
+            StoreClient(bus, ANNA, read_sources), run_views_of(bus, realm.soldiers), every=_EVERY_SECONDS
+        )
         async with app.run_test(size=size, notifications=True) as pilot:
-            yield Looking(app, pilot, bus)
+            yield TopUser(app, pilot, bus)

@@ -1,4 +1,4 @@
-"""How the command begins, or says why it does not."""
+"""How `kingdom top` starts, or says why it cannot."""
 
 import signal
 import sys
@@ -41,5 +41,5 @@ async def test_on_a_terminal_it_shows_the_court_until_the_user_quits(
     seen = Terminal(tmp_path, f"file:{realm}").converse("top", until="Nothing runs.", answer=leave)
     assert seen.code == code
     assert "the Chamberlain has not measured it yet" in seen.out
-    # The screen of before is back.
+    # The earlier content of the terminal is restored.
     assert "\x1b[?1049l" in seen.out

@@ -1,4 +1,4 @@
-"""The screen where it is hard: much to show, little room, no colours, a store that is away."""
+"""The screen in difficult cases: much to show, little space, no colors, an unreachable store."""
 
 import asyncio
 from dataclasses import replace
@@ -23,7 +23,7 @@ from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.records import DELETED, WORKFLOWS
 from tests.contract.backends import BACKENDS, BackendUnderTest
-from tests.integration.top.scene import Looking, looking
+from tests.integration.top.scene import TopUser, opened_top
 from tests.unit.workflow.model.scene import template
 
 REALM = declare_application(Realm())
@@ -41,7 +41,7 @@ def a_run(number: int, status: WorkflowStatus, *, age: timedelta = timedelta()) 
 
 
 async def keep(bus: Bus, *runs: Workflow, state: str = "") -> None:
-    """Store runs as they are, whatever was stored of them before."""
+    """Store runs, and replace earlier versions of them."""
     async with bus.transaction() as transaction:
         for run in runs:
             before = await transaction.get(WORKFLOWS.name, run.id)
@@ -55,7 +55,7 @@ async def keep(bus: Bus, *runs: Workflow, state: str = "") -> None:
 async def test_hundreds_of_runs_are_looked_through_and_filtered(files: BackendUnderTest, tmp_path: Path) -> None:
     async with files.open(REALM.topology, REALM.kinds) as bus:
         await keep(bus, *(a_run(number, WorkflowStatus.RUNNING) for number in range(299)))
-        async with looking(files, tmp_path, size=(80, 24)) as anna:
+        async with opened_top(files, tmp_path, size=(80, 24)) as anna:
             await anna.sees(" 1 runs 299 ")
             await anna.press("end")
             await anna.sees("Run 0 ")
@@ -73,7 +73,7 @@ async def test_hundreds_of_runs_are_looked_through_and_filtered(files: BackendUn
 async def test_the_cursor_stays_on_its_run_while_others_come_and_go(files: BackendUnderTest, tmp_path: Path) -> None:
     async with files.open(REALM.topology, REALM.kinds) as bus:
         await keep(bus, *(a_run(number, WorkflowStatus.RUNNING) for number in range(3)))
-        async with looking(files, tmp_path) as anna:
+        async with opened_top(files, tmp_path) as anna:
             await anna.until(lambda: len(anna.rows) == 3)
             await anna.press("down")
             chosen = list(anna.rows)[1]
@@ -98,7 +98,7 @@ async def test_recent_failures_are_shown_and_earlier_ends_and_unreadable_runs_ar
         await keep(bus, a_run(2, WorkflowStatus.COMPLETED), old, a_run(3, WorkflowStatus.FAILED))
         await keep(bus, a_run(4, WorkflowStatus.RUNNING), a_run(5, WorkflowStatus.RUNNING))
         await spoil(bus)
-        async with looking(files, tmp_path) as anna:
+        async with opened_top(files, tmp_path) as anna:
             await anna.until(lambda: {key[-1] for key in anna.rows} == {"3", "4", "5"})
             await keep(bus, a_run(4, WorkflowStatus.COMPLETED))
             await keep(bus, a_run(5, WorkflowStatus.COMPLETED), state=DELETED)
@@ -118,7 +118,7 @@ async def test_recent_failures_are_shown_and_earlier_ends_and_unreadable_runs_ar
 
 
 async def spoil(bus: Bus) -> None:
-    """Store what no version can read: a run that a question is about, one parked, a question, a sign of life."""
+    """Store unreadable documents: a run with a question, a parked run, a question, and a heartbeat."""
     soon = utc_now() + timedelta(hours=1)
     ask = HumanQuestion(
         id="task-1",
@@ -149,7 +149,7 @@ async def test_of_many_failed_runs_the_newest_are_shown_and_that_there_are_more(
             for run_id in ids:
                 await transaction.put(Record(kind=WORKFLOWS.name, id=run_id, state=WorkflowStatus.FAILED))
         await keep(bus, *(a_run(number, WorkflowStatus.FAILED) for number in range(10)))
-        async with looking(files, tmp_path) as anna:
+        async with opened_top(files, tmp_path) as anna:
             await anna.sees(" 1 runs 10+ ")
             await anna.press("4")
             await anna.until(lambda: f"unreadable {ids[-1]}" in anna.rows)
@@ -171,7 +171,7 @@ async def test_dead_letters_and_paused_queues_are_shown_with_what_to_do(
         async with bus.transaction([delivery]) as transaction:
             await transaction.settle(delivery, Dead("nobody knows it", "odd"))
         await operations_of(bus).pause(stream, reason="repairs", actor="anna")
-        async with looking(files, tmp_path) as anna:
+        async with opened_top(files, tmp_path) as anna:
             await anna.press("2")
             await anna.sees(stream, "paused: repairs")
             await anna.press("enter")
@@ -187,7 +187,7 @@ async def test_an_unavailable_store_is_reported_and_recovers_by_itself(
 ) -> None:
     async with backend.open(REALM.topology, REALM.kinds) as bus:
         await keep(bus, a_run(1, WorkflowStatus.RUNNING))
-    async with looking(backend, tmp_path) as anna:
+    async with opened_top(backend, tmp_path) as anna:
         await anna.sees("Run 1")
         await asyncio.to_thread(_take_away, backend)
         await anna.sees("no answer", "trying again", "Run 1")
@@ -198,7 +198,7 @@ async def test_an_unavailable_store_is_reported_and_recovers_by_itself(
         await anna.until(lambda: "no answer" not in anna.text, lambda: anna.text)
 
 
-def _tries_to_cancel(anna: Looking) -> bool:
+def _tries_to_cancel(anna: TopUser) -> bool:
     return any(worker.name == "action_cancel" and worker.is_running for worker in anna.app.workers)
 
 
@@ -238,7 +238,7 @@ async def test_it_fits_a_small_terminal_grows_with_a_large_one_and_needs_no_colo
         run = a_run(1, WorkflowStatus.FAILED)
         run.reason = "the reason is long " * 8
         await keep(bus, run)
-        async with looking(files, tmp_path, size=(80, 24)) as anna:
+        async with opened_top(files, tmp_path, size=(80, 24)) as anna:
             await anna.sees("FAILED", "today $", "q quit", "the reason is long the reason is long the reason")
             assert {len(line) for line in anna.text.splitlines()} == {80}
             assert anna.colours

@@ -17,7 +17,7 @@ from tests.contract.backends import BACKENDS, BackendUnderTest
 from tests.integration.court.general.scene import CourtScene, opened, reports, work
 from tests.integration.soldiers import host_scene
 from tests.integration.soldiers.host_scene import HostScene, task
-from tests.integration.top.scene import ANNA, Looking, looking
+from tests.integration.top.scene import ANNA, TopUser, opened_top
 
 SUCCESS = reports(status="success", summary="all is well")
 HOSTILE = "[bold red]x[/] [@click=app.quit]y[/] \x1b[31m\x1b]0;z\x07 \u202egnp.exe \N{SNOWMAN}"
@@ -31,7 +31,7 @@ def tree(court: CourtScene, run_id: str) -> Path:
 async def test_a_run_is_watched_from_its_event_to_its_end_and_answered_in_place(
     backend: BackendUnderTest, tmp_path: Path
 ) -> None:
-    async with opened(backend, tmp_path) as court, looking(backend, tmp_path, size=(80, 24)) as anna:
+    async with opened(backend, tmp_path) as court, opened_top(backend, tmp_path, size=(80, 24)) as anna:
         write = {"write": f"{CHECKOUT}/seen.txt", "text": "hello there\n"}
         court.has(
             work("look", {"say": "I look around"}, write, {"wait_for": f"{CHECKOUT}/go"}, {"say": "I went"}),
@@ -51,12 +51,12 @@ async def test_a_run_is_watched_from_its_event_to_its_end_and_answered_in_place(
         await anna.sees("review_requested", "gave it to gen-test")
 
 
-async def _live_run(anna: Looking) -> str:
+async def _live_run(anna: TopUser) -> str:
     await anna.until(lambda: len(anna.rows) == 1)
     return next(iter(anna.rows))
 
 
-async def _sees_what_it_does(anna: Looking, court: CourtScene, run_id: str) -> None:
+async def _sees_what_it_does(anna: TopUser, court: CourtScene, run_id: str) -> None:
     """Look at the run, its growing transcript, and its diff."""
     await anna.opens("l")
     await anna.sees("said      I look around")
@@ -75,7 +75,7 @@ async def _sees_what_it_does(anna: Looking, court: CourtScene, run_id: str) -> N
     await anna.leaves()
 
 
-async def _answers(anna: Looking) -> None:
+async def _answers(anna: TopUser) -> None:
     await anna.press("tab", "tab")
     await anna.sees("task-", "Both of them?", "yes / no")
     await anna.opens("enter")
@@ -99,7 +99,7 @@ def files(realm: Path) -> BackendUnderTest:
 async def test_a_run_of_a_person_is_answered_resumed_from_a_checkpoint_and_cancelled_after_a_question(
     files: BackendUnderTest, tmp_path: Path
 ) -> None:
-    async with host_scene.opened(files, tmp_path / "machine") as scene, looking(files, tmp_path) as anna:
+    async with host_scene.opened(files, tmp_path / "machine") as scene, opened_top(files, tmp_path) as anna:
         await scene.start_host()
         asks = task({"ask": "Which colour?"}, {"say": "thanks"})
         run = await scene.begin(host_scene.work("first", task({"say": "one"})), host_scene.work("second", asks))
@@ -122,7 +122,7 @@ async def test_a_run_of_a_person_is_answered_resumed_from_a_checkpoint_and_cance
         await anna.sees("CANCELLED: cannot")
 
 
-async def _replies(anna: Looking, scene: HostScene, run: Workflow) -> None:
+async def _replies(anna: TopUser, scene: HostScene, run: Workflow) -> None:
     await anna.sees("asks: Which colour?")
     await anna.press("3")
     await anna.until(lambda: list(anna.rows) == [run.id])
@@ -133,7 +133,7 @@ async def _replies(anna: Looking, scene: HostScene, run: Workflow) -> None:
     assert [entry.actor for entry in await scene.logged(run, WorkflowResumed)] == [ANNA]
 
 
-async def _cancels(anna: Looking, scene: HostScene, run: Workflow) -> None:
+async def _cancels(anna: TopUser, scene: HostScene, run: Workflow) -> None:
     await anna.press("c")
     await anna.sees(f"Cancel {run.id}")
     await anna.leaves("enter")
@@ -144,7 +144,7 @@ async def _cancels(anna: Looking, scene: HostScene, run: Workflow) -> None:
 
 
 async def test_help_shows_every_key_of_the_screen(files: BackendUnderTest, tmp_path: Path) -> None:
-    async with looking(files, tmp_path) as anna:
+    async with opened_top(files, tmp_path) as anna:
         await anna.sees("Nothing runs.")
         for opened_by, screen in (((), Dashboard), (("4", "enter"), DocumentScreen)):
             await anna.press(*opened_by)
@@ -161,12 +161,12 @@ async def test_help_shows_every_key_of_the_screen(files: BackendUnderTest, tmp_p
             await anna.until(partial(_is_on, anna, screen))
 
 
-def _is_on(anna: Looking, screen: type[Screen[None]]) -> bool:
+def _is_on(anna: TopUser, screen: type[Screen[None]]) -> bool:
     return isinstance(anna.app.screen, screen)
 
 
 async def test_text_of_strangers_is_shown_and_has_no_effect(files: BackendUnderTest, tmp_path: Path) -> None:
-    async with opened(files, tmp_path) as court, looking(files, tmp_path) as anna:
+    async with opened(files, tmp_path) as court, opened_top(files, tmp_path) as anna:
         court.has(work("look", {"say": HOSTILE}, {"ask": HOSTILE, "choices": [HOSTILE]}, SUCCESS))
         await court.send_event()
         seen = "[bold red]x[/] [@click=app.quit]y[/]"

@@ -80,7 +80,7 @@ def install_generals(directory: Path) -> None:
     (directory / "gen-broken" / "general.yaml").write_text("name: gen-broken\n")
 
 
-async def furnish_court(bus: Bus, operations: Operations, *, title: str = TITLE) -> UUID:
+async def fill_court(bus: Bus, operations: Operations, *, title: str = TITLE) -> UUID:
     """Store the court; `title` is what strangers write. Return the id of the event of a dead letter."""
     now = utc_now()
     async with bus.transaction() as transaction:

@@ -1,4 +1,4 @@
-"""A small realm with one of everything that the pages show."""
+"""A small realm with one item of each kind that the pages show."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -59,7 +59,7 @@ async def put_run(transaction: Transaction, run: Workflow) -> None:
     await transaction.put(Record(kind=WORKFLOWS.name, id=run.id, state=run.status, doc=run.document()))
 
 
-async def furnish(bus: Bus, *, title: str = TITLE, text: str = "", body: dict[str, Any] | None = None) -> None:
+async def fill_realm(bus: Bus, *, title: str = TITLE, text: str = "", body: dict[str, Any] | None = None) -> None:
     """Store the realm; `title`, `text` and `body` are what strangers write."""
     now = utc_now()
     async with bus.transaction() as transaction:

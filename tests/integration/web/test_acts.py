@@ -15,7 +15,7 @@ from kingdom.court.streams import EVENT_STREAM, event_received
 from kingdom.workflow import lifecycle, templates
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.template_file import read_template
-from tests.acceptance.front import TASK, TEMPLATE
+from tests.acceptance.sample_store import TASK, TEMPLATE
 from tests.contract.backends import BackendUnderTest
 from tests.integration.web.people import approval, question
 from tests.integration.web.site import Site, serving

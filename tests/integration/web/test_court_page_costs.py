@@ -7,7 +7,7 @@ import psycopg
 from kingdom.realm import Realm
 from kingdom.roles import declare_application
 from tests.contract.backends import BACKENDS
-from tests.integration.web.court_scene import ASSIGNED, GENERAL, GIVEN, UNROUTED, furnish_court, install_generals
+from tests.integration.web.court_scene import ASSIGNED, GENERAL, GIVEN, UNROUTED, fill_court, install_generals
 from tests.integration.web.test_page_costs import FEW, MANY, STATEMENTS_MAX, statements
 
 # Copies of every event, assignment and host.
@@ -31,7 +31,7 @@ async def test_a_page_executes_at_most_six_statements_at_ten_records_and_at_a_th
     app = declare_application(Realm())
     backend = BACKENDS["postgres"](dsn)
     async with backend.open(app.topology, app.kinds) as bus:
-        dead = await furnish_court(bus, backend.operations(bus))
+        dead = await fill_court(bus, backend.operations(bus))
     install_generals(tmp_path / "generals")
     paths = (
         *("/events", "/events?limit=200", "/events?status=completed", f"/events/{GIVEN}", f"/events/{UNROUTED}"),

@@ -1,4 +1,4 @@
-"""The pages about the court and its bus: what they show, to whom they offer what, and what they cost."""
+"""The pages about the court and its bus: their content, the actions that they offer to each person, and their cost."""
 
 import re
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ from tests.integration.web.court_scene import (
     UNROUTED,
     WAITING,
     add_dead_letter,
-    furnish_court,
+    fill_court,
     generals_of,
     install_generals,
 )
@@ -63,7 +63,7 @@ async def test_an_empty_page_says_what_to_do_next(site: Site, path: str) -> None
 
 
 async def test_events_show_the_decision_with_its_rule_and_reason(site: Site, generals: Path) -> None:
-    await furnish_court(site.bus, site.operations)
+    await fill_court(site.bus, site.operations)
     assert generals.exists()
     page = unescape((await look(site, "/events")).text)
     assert page.count(TITLE) == 5
@@ -78,13 +78,13 @@ async def test_events_show_the_decision_with_its_rule_and_reason(site: Site, gen
 
 
 async def test_a_story_belongs_to_events_and_assignments(site: Site) -> None:
-    await furnish_court(site.bus, site.operations)
+    await fill_court(site.bus, site.operations)
     for path in (f"/events/{GIVEN}/story", f"/assignments/{ASSIGNED}/story"):
         assert "What happened" in (await look(site, path)).text
 
 
 async def test_the_bus_shows_streams_and_dead_letters_with_their_history(site: Site) -> None:
-    dead = await furnish_court(site.bus, site.operations)
+    dead = await fill_court(site.bus, site.operations)
     page = (await look(site, "/bus")).text
     assert "<h1>1 dead letter</h1>" in page
     assert 'data-act="/api/v1/bus/streams/court.event/pause"' in page
@@ -118,7 +118,7 @@ async def test_dead_letters_are_listed_in_pages(site: Site) -> None:
 
 
 async def test_generals_show_their_events_rights_costs_and_results(site: Site, generals: Path) -> None:
-    await furnish_court(site.bus, site.operations)
+    await fill_court(site.bus, site.operations)
     assert generals.exists()
     page = unescape((await look(site, "/generals")).text)
     assert "gen-broken" in page
@@ -131,7 +131,7 @@ async def test_generals_show_their_events_rights_costs_and_results(site: Site, g
 
 
 async def test_a_change_is_simulated_on_past_events(site: Site, generals: Path) -> None:
-    await furnish_court(site.bus, site.operations)
+    await fill_court(site.bus, site.operations)
     program = site.bearing(await site.token("ci"))
     text = (generals / GENERAL / "general.yaml").read_text()
     path = f"/api/v1/generals/{GENERAL}/simulate"
@@ -150,7 +150,7 @@ async def test_a_change_is_simulated_on_past_events(site: Site, generals: Path) 
 
 
 async def test_costs_show_days_divisions_and_the_month(site: Site) -> None:
-    await furnish_court(site.bus, site.operations)
+    await fill_court(site.bus, site.operations)
     page = (await look(site, "/costs?days=30")).text
     assert page.count("<rect") >= 60
     assert " style=" not in page
@@ -159,7 +159,7 @@ async def test_costs_show_days_divisions_and_the_month(site: Site) -> None:
 
 
 async def test_hosts_show_slots_leases_thresholds_and_signs_of_life(site: Site) -> None:
-    await furnish_court(site.bus, site.operations)
+    await fill_court(site.bus, site.operations)
     page = unescape((await look(site, "/hosts")).text)
     for word in ("builder-2", "3 of 4", "Health is yellow", "yellow from 60\u00a0%", "chamberlain"):
         assert word in page, word
@@ -170,14 +170,14 @@ async def test_hosts_show_slots_leases_thresholds_and_signs_of_life(site: Site) 
 
 
 async def test_a_person_without_the_right_sees_no_button(site: Site, generals: Path) -> None:
-    dead = await furnish_court(site.bus, site.operations)
+    dead = await fill_court(site.bus, site.operations)
     assert generals.exists()
     for path in pages(dead):
         assert "data-act=" not in (await look(site, path, Right.LOOK)).text, path
 
 
 async def test_hostile_texts_stay_texts(site: Site, generals: Path) -> None:
-    dead = await furnish_court(site.bus, site.operations, title=HOSTILE)
+    dead = await fill_court(site.bus, site.operations, title=HOSTILE)
     assert generals.exists()
     for path in (*pages(dead), f"/events/{GIVEN}/why", f"/events/{GIVEN}/story"):
         page = (await look(site, path)).text

@@ -19,7 +19,7 @@ from schemathesis.checks import (
 
 from kingdom.web.routes import API_ROUTES
 from kingdom.web.stream import EVENT_STREAM
-from tests.acceptance.front import EVENT, PETITION, TASK, Front, furnish
+from tests.acceptance.sample_store import EVENT, PETITION, TASK, SampleStore, make_sample_store
 from tests.contract.backends import BACKENDS
 from tests.integration.web.site import Site, serving
 
@@ -29,13 +29,13 @@ KNOWN = ("last", TASK, EVENT, PETITION, f"wf-{TASK}", "gen-hello", "court.event"
 
 
 @pytest.fixture
-def front(realm: Path) -> Front:
-    return furnish(realm)
+def sample(realm: Path) -> SampleStore:
+    return make_sample_store(realm)
 
 
 @pytest.fixture
-async def site(front: Front, tmp_path: Path) -> AsyncIterator[Site]:
-    backend = BACKENDS["files"](str(front.realm))
+async def site(sample: SampleStore, tmp_path: Path) -> AsyncIterator[Site]:
+    backend = BACKENDS["files"](str(sample.realm))
     async with serving(backend, tmp_path) as site:
         yield site
     backend.close()
@@ -48,14 +48,14 @@ async def test_the_document_describes_every_route(site: Site) -> None:
     assert document["openapi"] == "3.1.0"
 
 
-async def test_every_look_at_a_full_store_is_as_declared(site: Site, front: Front) -> None:
+async def test_every_look_at_a_full_store_is_as_declared(site: Site, sample: SampleStore) -> None:
     document = (await site.get("/api/v1/openapi.json")).document
     program = site.bearing(await site.token("ci"))
     found: set[str] = set()
     looking = [route for route in API_ROUTES if route.method == "GET" and route.media != EVENT_STREAM]
     for route in looking:
         responses = document["paths"][route.path]["get"]["responses"]
-        for known in (*KNOWN, front.run, front.dead) if "{" in route.path else ("",):
+        for known in (*KNOWN, sample.run, sample.dead) if "{" in route.path else ("",):
             reply = await program.get(re.sub(r"\{\w+\}", known, route.path))
             schema = responses[str(reply.status)]["content"]["application/json"]["schema"]
             jsonschema.validate(reply.document, {**schema, "components": document["components"]})
@@ -69,12 +69,12 @@ async def test_every_look_at_a_full_store_is_as_declared(site: Site, front: Fron
 
 
 @pytest.mark.parametrize("examples", [8, pytest.param(100, marks=pytest.mark.long)])
-async def test_no_request_gets_an_answer_that_is_not_declared(site: Site, front: Front, examples: int) -> None:
+async def test_no_request_gets_an_answer_that_is_not_declared(site: Site, sample: SampleStore, examples: int) -> None:
     document = (await site.get("/api/v1/openapi.json")).document
     token = await site.token("ci")
     # This route could end the token of this test, and a stream does not end.
     del document["paths"]["/api/v1/tokens/{name}"], document["paths"]["/api/v1/stream"]
-    known = (*KNOWN, front.run, front.dead)
+    known = (*KNOWN, sample.run, sample.dead)
     await asyncio.to_thread(_try_everything, document, site.url, token, known, examples)
 
 

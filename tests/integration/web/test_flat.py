@@ -1,4 +1,4 @@
-"""What a request costs does not depend on how many runs the store has."""
+"""The cost of a request does not depend on the number of stored runs."""
 
 import json
 import zlib
@@ -23,7 +23,7 @@ from kingdom.workflow.model.run.workflow import Placement, Workflow
 from kingdom.workflow.model.status import CheckpointStatus
 from kingdom.workflow.records import HOSTS, WORKFLOWS
 from kingdom.workflow.template_file import read_template
-from tests.acceptance.front import TEMPLATE
+from tests.acceptance.sample_store import TEMPLATE
 from tests.contract.backends import BACKENDS
 from tests.integration.web.site import serving
 

@@ -11,7 +11,7 @@ from kingdom.bus import Bus, Operations
 from kingdom.realm import Realm
 from kingdom.roles import declare_application
 from tests.contract.backends import BACKENDS
-from tests.integration.web.scene import furnish
+from tests.integration.web.scene import fill_realm
 from tests.integration.web.site import serving
 from tests.integration.web.test_flat import fill
 
@@ -50,7 +50,7 @@ async def statements(dsn: str, folder: Path, paths: Sequence[str] = PATHS) -> di
 async def test_a_page_executes_at_most_six_statements_at_ten_runs_and_at_a_thousand(dsn: str, tmp_path: Path) -> None:
     app = declare_application(Realm())
     async with BACKENDS["postgres"](dsn).open(app.topology, app.kinds) as bus:
-        await furnish(bus)
+        await fill_realm(bus)
     fill(dsn, FEW)
     few = await statements(dsn, tmp_path)
     with psycopg.connect(dsn, autocommit=True) as connection:

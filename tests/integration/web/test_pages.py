@@ -1,4 +1,4 @@
-"""Pages without a browser: what they show, to whom they offer what, and what they cost."""
+"""Pages without a browser: their content, the actions that they offer to each person, and their cost."""
 
 import re
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from kingdom.bus import LogEntry
 from kingdom.court.petitions.decision import PETITIONS
 from kingdom.web.pages.table import PAGES
 from tests.contract.backends import BackendUnderTest
-from tests.integration.web.scene import ASKED, PETITION, RUNS, furnish
+from tests.integration.web.scene import ASKED, PETITION, RUNS, fill_realm
 from tests.integration.web.site import Reply, Site, serving
 from tests.web.payloads import PAYLOADS
 
@@ -74,7 +74,7 @@ async def test_an_empty_page_says_what_to_do_next(site: Site, path: str) -> None
 
 
 async def test_the_overview_shows_what_needs_a_person_and_what_is_at_work(site: Site) -> None:
-    await furnish(site.bus)
+    await fill_realm(site.bus)
     page = unescape((await look(site, "/")).text)
     assert "<h1>2 things need a person</h1>" in page
     assert page.index("Needs you") < page.index("At work") < page.index("Ended")
@@ -84,7 +84,7 @@ async def test_the_overview_shows_what_needs_a_person_and_what_is_at_work(site: 
 
 
 async def test_the_inbox_shows_a_question_in_full_with_its_answers(site: Site) -> None:
-    await furnish(site.bus)
+    await fill_realm(site.bus)
     page = (await look(site, "/inbox")).text
     assert f'data-act="/api/v1/questions/{ASKED}/answer"' in page
     assert f'data-act="/api/v1/petitions/{PETITION}/approve"' in page
@@ -93,7 +93,7 @@ async def test_the_inbox_shows_a_question_in_full_with_its_answers(site: Site) -
 
 
 async def test_a_person_without_the_right_sees_no_button(site: Site) -> None:
-    await furnish(site.bus)
+    await fill_realm(site.bus)
     for path in (*LISTS, RUNNING, WAITING, FAILED):
         page = (await look(site, path, Right.LOOK)).text
         assert not re.search(r"data-(act|all|choose|choose-all|opens=\"(resume|cancel|reply))", page), path
@@ -101,7 +101,7 @@ async def test_a_person_without_the_right_sees_no_button(site: Site) -> None:
 
 
 async def test_an_approval_that_is_folded_waits_until_all_of_it_was_opened(site: Site) -> None:
-    await furnish(site.bus, body={"title": "Long", "body": "\n".join(f"line {n}" for n in range(400))})
+    await fill_realm(site.bus, body={"title": "Long", "body": "\n".join(f"line {n}" for n in range(400))})
     page = (await look(site, "/inbox")).text
     assert "line 399" in page
     assert re.search(r"/approve\"[^>]* disabled>", page)
@@ -109,7 +109,7 @@ async def test_an_approval_that_is_folded_waits_until_all_of_it_was_opened(site:
 
 
 async def test_runs_are_filtered_by_state_general_and_repository_and_paged_by_a_cursor(site: Site) -> None:
-    await furnish(site.bus)
+    await fill_realm(site.bus)
 
     def runs_on(page: str) -> list[str]:
         return re.findall(r'<tr data-row id="([^"]+)"', page)
@@ -131,7 +131,7 @@ async def test_runs_are_filtered_by_state_general_and_repository_and_paged_by_a_
 
 
 async def test_a_run_says_in_one_sentence_why_it_waits(site: Site) -> None:
-    await furnish(site.bus)
+    await fill_realm(site.bus)
     waiting = (await look(site, WAITING)).text
     assert "It asks: Should prices without a currency default to EUR?" in waiting
     assert f'href="/inbox#{ASKED}"' in waiting
@@ -140,7 +140,7 @@ async def test_a_run_says_in_one_sentence_why_it_waits(site: Site) -> None:
 
 
 async def test_resuming_from_a_point_shows_what_git_cannot_undo(site: Site) -> None:
-    await furnish(site.bus)
+    await fill_realm(site.bus)
     async with site.bus.transaction() as transaction:
         record = await transaction.get(PETITIONS.name, PETITION)
         assert record
@@ -159,7 +159,7 @@ async def test_resuming_from_a_point_shows_what_git_cannot_undo(site: Site) -> N
 
 @pytest.mark.parametrize("tab", TABS)
 async def test_every_part_of_a_run_is_a_page(site: Site, tab: str) -> None:
-    await furnish(site.bus)
+    await fill_realm(site.bus)
     page = (await look(site, f"{RUNNING}?tab={tab}")).text
     assert 'aria-current="page">' in page
     for part in re.findall(r'data-load="([^"]+)"', page):
@@ -171,7 +171,7 @@ async def test_every_part_of_a_run_is_a_page(site: Site, tab: str) -> None:
 
 async def test_what_strangers_write_is_text_on_every_page(site: Site) -> None:
     hostile = " ".join(PAYLOADS)
-    await furnish(site.bus, title=hostile, text=hostile, body={"title": hostile, "body": hostile})
+    await fill_realm(site.bus, title=hostile, text=hostile, body={"title": hostile, "body": hostile})
     for path in (*LISTS, *(f"{RUNNING}?tab={tab}" for tab in TABS), FAILED, WAITING):
         page = (await look(site, path)).text
         assert "<script>alert" not in page, path
@@ -183,7 +183,7 @@ async def test_what_strangers_write_is_text_on_every_page(site: Site) -> None:
 
 
 async def test_a_page_carries_a_cursor_from_before_its_data(site: Site) -> None:
-    await furnish(site.bus)
+    await fill_realm(site.bus)
     first = cursor_of((await look(site, "/")).text)
     async with site.bus.transaction() as transaction:
         await transaction.append(LogEntry(type="seen", actor="tester"))

@@ -149,7 +149,7 @@ async def drained_host(site: Site, number: int) -> Request:
     return host
 
 
-# Acts whose effects and key are one transaction: the only moment is after its commit.
+# Acts that write their effects and their key in one transaction: the server can die only after its commit.
 AT_ONCE: dict[str, Preparation] = {
     "post_answer": ask_question,
     "post_approve": ask_approval,
@@ -264,7 +264,7 @@ async def test_letters_that_are_redriven_again_after_a_kill_are_redriven_once(
     driven = [each for each in letters if await status_of(site, each) == "PENDING"]
     assert len(driven) == (moment == PERFORMED)
     for each in driven:
-        # It dies again before the request is repeated: the key stands for the first death only.
+        # The new event dies again before the request is repeated. The key covers only the first redrive.
         await site.operations.cancel(UUID(each), STREAM, actor="tester")
     again = (await program.post("/api/v1/bus/redrive", body, Idempotency_Key="key")).document
     assert (again["matching"], again["redriven"]) == (3, 3)

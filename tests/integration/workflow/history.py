@@ -1,4 +1,4 @@
-"""A few runs through the bus, recorded moment by moment: the events, the commands, and the state."""
+"""Run a few Workflows through the bus and record each transaction: its events, its commands, and the state."""
 
 from collections.abc import Awaitable, Iterator
 from contextlib import AsyncExitStack
@@ -71,7 +71,7 @@ class Moment:
 
 @dataclass(slots=True)
 class History:
-    """The stories of some runs by their name, and everything that was logged."""
+    """The recorded transactions of some runs by name, and the whole log."""
 
     stories: dict[str, list[Moment]] = field(default_factory=dict)
     registry: dict[str, tuple[LogEntry, ...]] = field(default_factory=dict)
@@ -172,16 +172,16 @@ async def record(backend: BackendUnderTest) -> History:
         for server in (TOOLS, MORE_TOOLS):
             await scene.make_known_server(server.mcp_server_id)
         await scene.start_host("host-a")
-        await _tell_of_runs_that_end(scene)
-        await _tell_of_failures(scene)
-        await _tell_of_resumes(scene)
-        await _tell_of_a_prepared_run(scene)
-        await _tell_of_the_registry(scene)
+        await _record_ending_runs(scene)
+        await _record_failures(scene)
+        await _record_resumes(scene)
+        await _record_prepared_run(scene)
+        await _record_registry(scene)
         return scene.history
 
 
-async def _tell_of_runs_that_end(scene: RecordingScene) -> None:
-    """Each lets go of a repository that its Work in progress has before it, and then ends."""
+async def _record_ending_runs(scene: RecordingScene) -> None:
+    """Record runs that release a repository of their current Work and then end."""
     run = await scene.begin("completed", two_works())
     await scene.start(run)
     await scene.until(run, commands.SendQuery)
@@ -208,7 +208,7 @@ async def _tell_of_runs_that_end(scene: RecordingScene) -> None:
     await scene.finish(run)
 
 
-async def _tell_of_failures(scene: RecordingScene) -> None:
+async def _record_failures(scene: RecordingScene) -> None:
     for story, kind in (("query failed", commands.SendQuery), ("report failed", commands.GenerateReport)):
         run = await scene.begin(story, two_works())
         await scene.start(run)
@@ -221,7 +221,7 @@ async def _tell_of_failures(scene: RecordingScene) -> None:
     await scene.publish_answers(run, succeed(command)[0], fail(command))
 
 
-async def _tell_of_resumes(scene: RecordingScene) -> None:
+async def _record_resumes(scene: RecordingScene) -> None:
     later = work("build", task("draft", report=True), task("build it"))
     run = await scene.begin("resumed", template(work("analyse", task("look")), later, work("check", task())))
     await scene.start(run)
@@ -238,7 +238,7 @@ async def _tell_of_resumes(scene: RecordingScene) -> None:
     await scene.finish(run)
 
 
-async def _tell_of_a_prepared_run(scene: RecordingScene) -> None:
+async def _record_prepared_run(scene: RecordingScene) -> None:
     run = await scene.begin("prepared", two_works())
     await scene.act("prepare", run, lifecycle.prepare(scene.bus, run, actor=ANNA))
     await scene.finish(run)
@@ -250,7 +250,7 @@ async def _tell_of_a_prepared_run(scene: RecordingScene) -> None:
     await scene.finish(run)
 
 
-async def _tell_of_the_registry(scene: RecordingScene) -> None:
+async def _record_registry(scene: RecordingScene) -> None:
     bus = scene.bus
     git = Git(id="git-old", name="old", url="https://example.org/old.git")
     await scene.note("create_git", create_git(bus, git, actor=ANNA))

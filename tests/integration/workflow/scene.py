@@ -1,4 +1,4 @@
-"""A running engine on a real bus, and fake hosts: the test decides what they answer, and when."""
+"""A running engine on a real bus, and fake hosts whose answers the test chooses."""
 
 import asyncio
 import itertools
@@ -38,7 +38,7 @@ _LOG_PAGE = 1000
 
 
 class FakeHost:
-    """A soldier host: its commands are collected in `open`, or answered at once if it `obeys`."""
+    """A fake soldier host. It collects its commands in `open`, or answers them at once if it `obeys`."""
 
     def __init__(self, name: str, *, obeys: bool) -> None:
         self.name = name

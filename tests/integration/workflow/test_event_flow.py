@@ -1,4 +1,4 @@
-"""What follows from each event, row by row: read from the log, from the stored run, and from what its host was sent."""
+"""The consequences of each event, row by row: in the log, in the stored run, and in the commands to its host."""
 
 from kingdom.bus import Envelope
 from kingdom.workflow.model.messages import answers, commands, events
@@ -119,7 +119,7 @@ def test_row_work_tree_pending_release__the_status_of_its_git_is_pending_release
     assert data["gitId"] == LIB.git_id
     tree = tree_of(moment.after, LIB.git_id)
     assert (tree.id, tree.status) == (data["workTreeId"], WorkTreeStatus.PENDING_RELEASE)
-    # The Work in progress has it before it, so it is kept until the end.
+    # The current Work uses it, so it is kept until the end.
     assert moment.sent == ()
 
 
@@ -223,7 +223,7 @@ def test_row_git_deleted__its_references_leave_every_template(history: History) 
     assert [work.git_refs for work in template.works] == [()]
     assert len(template.mcp_server_refs) == 2
     updated = [entry.data["templateId"] for entry in history.registry["delete_git"] if "Template" in entry.type]
-    # Also the one that the run was made from and the one that was made from the run.
+    # This includes the template that the run was made from, and the one that was made from the run.
     assert len(updated) == 3
     assert {"tpl-old", "like-before"} < set(updated)
 

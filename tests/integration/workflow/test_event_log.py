@@ -74,7 +74,7 @@ def test_row_has_its_payload(row: str, logged: list[tuple[str, LogEntry]]) -> No
     assert logged
     for _, entry in logged:
         assert entry.data.keys() >= set(fields)
-        # Only a run without remaining Works has no Work to continue from, and there is none here.
+        # The next Work is missing only in a run without remaining Works, and there is no such run here.
         assert all(entry.data[field] or field in {"addedRefs", "removedRefs"} for field in fields), entry
         decoded = EVENT_TYPES[TYPES[row]].decode(Envelope(type=row, payload=entry.data))
         assert type(decoded) is TYPES[row]

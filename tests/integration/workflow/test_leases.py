@@ -1,4 +1,4 @@
-"""Who watches counts the silence of hosts by its own clock, and a name belongs to one living host at a time."""
+"""The engine measures the silence of hosts by its own clock, and a name belongs to one living host at a time."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ LOOKS = 6
 
 
 class Clock:
-    """A time that the test sets."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.at = 0.0
@@ -70,7 +70,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 class Watcher:
-    """Looks at the hosts of a scene, a quarter of a lease apart."""
+    """Checks the hosts of a scene every quarter of a lease."""
 
     def __init__(self, scene: Scene) -> None:
         self.clock = Clock()
@@ -109,7 +109,7 @@ async def test_no_host_is_lost_because_the_store_was_away(scene: Scene) -> None:
 
 async def test_a_second_host_of_a_name_is_refused_while_the_first_gives_signs_of_life(scene: Scene) -> None:
     first = await register_host(scene.bus, "box", 4, SHORT, machine="oak", directory="/srv/a", instance="one")
-    bus: Any = Looks(scene.bus, lambda _: renew_host(scene.bus, first, 0, SHORT))
+    bus: Any = CheckingBus(scene.bus, lambda _: renew_host(scene.bus, first, 0, SHORT))
     touched: list[Transaction] = []
 
     async def touch(transaction: Transaction) -> None:
@@ -123,9 +123,9 @@ async def test_a_second_host_of_a_name_is_refused_while_the_first_gives_signs_of
 
 async def test_a_silent_host_of_the_same_name_is_replaced_with_a_warning(scene: Scene) -> None:
     first = await register_host(scene.bus, "box", 4, SHORT, instance="one")
-    bus: Any = Looks(scene.bus)
+    bus: Any = CheckingBus(scene.bus)
     second = await register_host(bus, "box", 4, SHORT, instance="two", clock=bus.clock)
-    # It looks before, during and after the lease.
+    # The engine checks before, during and after the lease.
     assert bus.count == 1 + LOOKS + 1
     assert (first.epoch, second.epoch) == (1, 2)
     assert await renew_host(scene.bus, first, 0, SHORT) is HostRenewal.REPLACED
@@ -136,7 +136,7 @@ async def nothing(_: int) -> None:
     """Change nothing."""
 
 
-class Looks:
+class CheckingBus:
     """A bus whose clock advances by a sixth of a lease with each check, and which calls a function after each check."""
 
     def __init__(self, bus: Any, behind: Callable[[int], Awaitable[Any]] = nothing) -> None:
@@ -164,7 +164,7 @@ async def test_a_host_that_speaks_in_the_last_moment_keeps_its_name(scene: Scene
         if looks > LOOKS:
             await renew_host(scene.bus, first, 0, SHORT)
 
-    bus: Any = Looks(scene.bus, speak_at_last)
+    bus: Any = CheckingBus(scene.bus, speak_at_last)
     with pytest.raises(Misconfigured, match="another host named box runs"):
         await register_host(bus, "box", 4, SHORT, instance="two", clock=bus.clock)
     assert bus.count > 1 + LOOKS
@@ -202,7 +202,7 @@ async def test_a_request_to_a_silent_host_continues_once_the_host_counts_as_lost
         if looks == 2:
             await retire_host(scene.bus, first)
 
-    bus: Any = Looks(scene.bus, retire_it)
+    bus: Any = CheckingBus(scene.bus, retire_it)
     assert (await register_host(bus, "box", 4, SHORT, instance="two", clock=bus.clock)).instance == "two"
     assert bus.count < 1 + LOOKS
 

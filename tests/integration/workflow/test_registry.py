@@ -1,4 +1,4 @@
-"""Repositories and MCP servers in the store: known, used, forgotten, and known again."""
+"""Repositories and MCP servers in the store: created, used, deleted, and created again."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -218,7 +218,7 @@ async def test_a_git_that_is_in_use_stays_as_it_was_when_its_deletion_is_refused
 
 
 class Gated:
-    """A bus that calls something before a transaction is opened, or before one is committed."""
+    """A bus that calls a function before a transaction is opened, and one before it is committed."""
 
     def __init__(self, bus: Any, *, before_open: Any = None, before_commit: Any = None) -> None:
         self._bus = bus

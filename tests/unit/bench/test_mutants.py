@@ -35,7 +35,7 @@ def settle(rows, token):
 
 
 def damaged(mutants: Sequence[Mutant], source: str) -> set[str]:
-    """Return the lines that are not in the source, of every damaged copy of it."""
+    """Return for each mutant of a source the lines that differ from the source."""
     whole = set(source.splitlines())
     return {line.strip() for mutant in mutants for line in mutant.applied(source).splitlines() if line not in whole}
 

@@ -23,7 +23,7 @@ LONG = timedelta(hours=1)
 
 
 class Store(Bus):
-    """A bus that only renews. The test decides which leases it knows, and whether it hangs or is unavailable."""
+    """A bus that can only renew. The test sets which leases it knows, and whether it hangs or is unavailable."""
 
     def __init__(self) -> None:
         super().__init__(Topology([]), [])

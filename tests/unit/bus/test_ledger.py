@@ -188,7 +188,7 @@ steps = st.lists(
 
 
 def step(ledger: Ledger, what: str, fence: int, idempotency: Idempotency) -> Ledger:
-    """Take a step if a worker could take it from here, as `perform` does."""
+    """Apply a step if `perform` could take it in this state."""
     if what == "send":
         return ledger.record_sent(fence) if ledger.latest.state == "PREPARED" else ledger
     if not ledger.must_reconcile or ledger.finished:

@@ -9,7 +9,7 @@ from kingdom.bus.record import Record
 from kingdom.cli.framework.command import CommandCall, settings_of
 from kingdom.cli.framework.output import CommandOutput
 from kingdom.settings import DEFAULT_URL
-from tests.acceptance.front import Typist
+from tests.acceptance.sample_store import InProcessCli
 
 BROKEN = "sentinel: {github: {token: env:NOT_SET_ANYWHERE, logins: [us]}}\n"
 
@@ -24,8 +24,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typist:
-    return Typist(capsys, monkeypatch)
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> InProcessCli:
+    return InProcessCli(capsys, monkeypatch)
 
 
 def test_an_unreadable_item_is_reported_once_however_often_it_is_read(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,23 +72,23 @@ def test_a_store_on_the_command_line_takes_precedence_over_any_file(
 
 @pytest.mark.parametrize(("text", "reported"), [(None, "does not exist"), ("king: [\n", "not valid YAML")])
 def test_a_file_that_is_named_must_be_one_even_where_another_store_counts(
-    here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch, text: str | None, reported: str
+    here: Path, cli: InProcessCli, monkeypatch: pytest.MonkeyPatch, text: str | None, reported: str
 ) -> None:
     monkeypatch.setenv("KINGDOM_DATABASE_URL", "file:mine")
-    assert types("send", "--type", "demo.hello").code == 0
+    assert cli("send", "--type", "demo.hello").code == 0
     if text:
         (here / "named.yaml").write_text(text)
-    done = types("event", "list", "--config", "named.yaml")
+    done = cli("event", "list", "--config", "named.yaml")
     assert (done.code, "named.yaml" in done.err, reported in done.err) == (2, True, True), done
     (here / "named.yaml").write_text("database_url: env:NOT_SET_ANYWHERE\n")
-    assert types("event", "list", "--config", "named.yaml").code == 0
+    assert cli("event", "list", "--config", "named.yaml").code == 0
 
 
 def test_a_check_shows_which_store_and_which_generals_count(
-    here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch
+    here: Path, cli: InProcessCli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def counting() -> tuple[str, str]:
-        document = types("config", "check", "--json").document
+        document = cli("config", "check", "--json").document
         return document["database_url"], document["generals"]
 
     (here / "kingdom.yaml").write_text("time_zone: UTC\n")
@@ -99,51 +99,51 @@ def test_a_check_shows_which_store_and_which_generals_count(
     assert counting() == ("postgresql://me:***@127.0.0.1:9/shop", "generals")
 
 
-def test_a_mistake_elsewhere_in_the_settings_hides_no_general_and_no_host(here: Path, types: Typist) -> None:
+def test_a_mistake_elsewhere_in_the_settings_hides_no_general_and_no_host(here: Path, cli: InProcessCli) -> None:
     (here / "kingdom.yaml").write_text("generals: ours\nking: {slotz: 1}\nsoldiers: {directory: space}\n")
-    assert f"{here}/space/.gitconfig" in types("git", "create", "app", "nowhere").err
-    assert types("general", "install", "gen-hello").code == 0
-    assert types("general", "list", "--json").document["directory"] == "ours"
-    assert "gen-hello" in types("--complete", "general", "show", "").out
-    found = {each["name"]: each["found"] for each in types("doctor", "--offline", "--json").document["checks"]}
+    assert f"{here}/space/.gitconfig" in cli("git", "create", "app", "nowhere").err
+    assert cli("general", "install", "gen-hello").code == 0
+    assert cli("general", "list", "--json").document["directory"] == "ours"
+    assert "gen-hello" in cli("--complete", "general", "show", "").out
+    found = {each["name"]: each["found"] for each in cli("doctor", "--offline", "--json").document["checks"]}
     assert found["generals"] == "gen-hello"
 
 
-def test_every_command_uses_the_same_store(here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_uses_the_same_store(here: Path, cli: InProcessCli, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "kingdom.yaml").write_text("time_zone: UTC\n")
     monkeypatch.setenv("DATABASE_URL", "file:common")
-    assert types("send", "--type", "demo.hello", "--id", "evt-cli-1").code == 0
+    assert cli("send", "--type", "demo.hello", "--id", "evt-cli-1").code == 0
     for words in ("why evt-cli-1", "show evt-cli-1", "explain evt-cli-1", "ps", "bus stats"):
-        assert types(*words.split()).code == 0, words
-    found = {each["name"]: each["found"] for each in types("doctor", "--offline", "--json").document["checks"]}
+        assert cli(*words.split()).code == 0, words
+    found = {each["name"]: each["found"] for each in cli("doctor", "--offline", "--json").document["checks"]}
     assert "common" in found["directory"]
     assert not (here / "realm").exists()
 
 
-def test_a_file_of_settings_can_be_named_to_every_command(here: Path, types: Typist) -> None:
+def test_a_file_of_settings_can_be_named_to_every_command(here: Path, cli: InProcessCli) -> None:
     (here / "other.yaml").write_text("database_url: file:other\ngenerals: ours\n")
     named = ("--config", "other.yaml")
-    assert types("send", "--type", "demo.hello", "--id", "evt-cli-1", *named).code == 0
-    assert types("show", "evt-cli-1", "--json", *named).document["id"] == "evt-cli-1"
-    assert types("ps", *named).code == 0
-    assert types("general", "list", "--json", *named).document["directory"] == "ours"
-    assert "evt-cli-1" in types("--complete", "show", *named, "evt").out
-    assert types("ps").code == 1
+    assert cli("send", "--type", "demo.hello", "--id", "evt-cli-1", *named).code == 0
+    assert cli("show", "evt-cli-1", "--json", *named).document["id"] == "evt-cli-1"
+    assert cli("ps", *named).code == 0
+    assert cli("general", "list", "--json", *named).document["directory"] == "ours"
+    assert "evt-cli-1" in cli("--complete", "show", *named, "evt").out
+    assert cli("ps").code == 1
 
 
 def test_the_generals_are_in_one_place_for_all_roles(
-    here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch
+    here: Path, cli: InProcessCli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def generals() -> str:
-        types("send", "--type", "demo.hello", "--id", "evt-cli-1")
-        assert types("general", "install", "gen-hello").code == 0
-        [rule] = types("why", "evt-cli-1", "--json").document["considered"]
+        cli("send", "--type", "demo.hello", "--id", "evt-cli-1")
+        assert cli("general", "install", "gen-hello").code == 0
+        [rule] = cli("why", "evt-cli-1", "--json").document["considered"]
         assert rule["general"] == "gen-hello"
-        assert types("show", "gen-hello").code == 0
-        assert "gen-hello" in types("--complete", "general", "show", "").out
-        found = {each["name"]: each["found"] for each in types("doctor", "--offline", "--json").document["checks"]}
+        assert cli("show", "gen-hello").code == 0
+        assert "gen-hello" in cli("--complete", "general", "show", "").out
+        found = {each["name"]: each["found"] for each in cli("doctor", "--offline", "--json").document["checks"]}
         assert found["generals"] == "gen-hello"
-        place: str = types("general", "show", "gen-hello", "--json").document["directory"]
+        place: str = cli("general", "show", "gen-hello", "--json").document["directory"]
         return str(Path(place).relative_to(here))
 
     (here / "kingdom.yaml").write_text("channel: ours\n")
@@ -156,33 +156,33 @@ def test_the_generals_are_in_one_place_for_all_roles(
     assert generals() == "ours/gen-hello"
 
 
-def test_a_read_only_command_needs_no_secret_of_the_court(here: Path, types: Typist) -> None:
+def test_a_read_only_command_needs_no_secret_of_the_court(here: Path, cli: InProcessCli) -> None:
     (here / "kingdom.yaml").write_text(BROKEN)
-    assert types("send", "--type", "demo.hello", "--id", "evt-cli-1").code == 0
+    assert cli("send", "--type", "demo.hello", "--id", "evt-cli-1").code == 0
     for words in ("event list", "assignment list", "why evt-cli-1", "explain evt-cli-1"):
-        assert types(*words.split()).code == 0, words
-    assert types("status", "--json").document["undecided"] == 1
+        assert cli(*words.split()).code == 0, words
+    assert cli("status", "--json").document["undecided"] == 1
     for words in ("up", "role king", "config check"):
-        done = types(*words.split())
+        done = cli(*words.split())
         assert (done.code, "NOT_SET_ANYWHERE, which is not set" in done.err) == (2, True), words
 
 
-def test_a_command_that_needs_no_store_needs_no_name_of_one(here: Path, types: Typist) -> None:
-    assert types("general", "create", "docs", "--directory", "ours").code == 0
+def test_a_command_that_needs_no_store_needs_no_name_of_one(here: Path, cli: InProcessCli) -> None:
+    assert cli("general", "create", "docs", "--directory", "ours").code == 0
     (here / "one.yaml").write_text("name: Greet\nworks:\n- name: greet\n  tasks: [Say hello.]\n")
     (here / "kingdom.yaml").write_text("database_url: env:NOT_SET_ANYWHERE\n")
     for words in ("template schema", "general schema", "template validate one.yaml", "general validate ours"):
-        assert types(*words.split()).code == 0, words
-    assert types("general", "validate").code == 2
+        assert cli(*words.split()).code == 0, words
+    assert cli("general", "validate").code == 2
 
 
 def test_an_existing_realm_is_reported_without_its_password(
-    here: Path, types: Typist, monkeypatch: pytest.MonkeyPatch
+    here: Path, cli: InProcessCli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://me:hush@127.0.0.1:9/shop")
-    first, second = types("init", "--json"), types("init", "--json")
+    first, second = cli("init", "--json"), cli("init", "--json")
     assert json.loads(second.out)["store"] == json.loads(first.out)["store"] == "env:DATABASE_URL"
     (here / "kingdom.yaml").write_text("database_url: postgresql://me:hush@127.0.0.1:9/shop\ngenerals: ours\n")
-    third = types("init", "--json")
+    third = cli("init", "--json")
     assert "hush" not in third.out
     assert json.loads(third.out)["made"] == [str(here / "ours" / "gen-hello")]

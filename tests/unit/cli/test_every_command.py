@@ -1,4 +1,4 @@
-"""Every command explains itself: its help has an example that really is a command, and its arguments are completed."""
+"""Every command is documented: its help has an example that is a valid command, and its arguments are completed."""
 
 import shlex
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def parse(words: list[str]) -> str:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_has_an_example_that_can_be_typed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # One command looks for its file while it is still being read.
+    # One command looks for its file already while the arguments are parsed.
     (tmp_path / "kingdom.jsonl.gz").touch()
     monkeypatch.chdir(tmp_path)
     command = COMMANDS[name]

@@ -1,4 +1,4 @@
-"""How long a General lets wait what cannot begin."""
+"""How long a General delays an assignment that cannot start yet."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo

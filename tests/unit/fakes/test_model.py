@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.model.conversation import Called, Entry, Prompted, Request, Returned, Spoke
+from tests.fakes.model.answer import ModelAnswer
+from tests.fakes.model.conversation import Entry, ModelEntry, PromptEntry, Request, ToolCallEntry, ToolResultEntry
 from tests.fakes.model.model import Model
-from tests.fakes.model.move import Move
 from tests.fakes.model.prices import usage_for
 from tests.fakes.scripts import scripted
 
@@ -21,35 +21,35 @@ class Conversation:
         self.entries: list[Entry] = []
         self._options = {"tools": dict.fromkeys(tools) or CLAUDE, "folder": "/space", "session": "s1", **options}
 
-    def prompt(self, *steps: dict[str, Any]) -> Move:
+    def prompt(self, *steps: dict[str, Any]) -> ModelAnswer:
         return self.say(scripted(*steps))
 
-    def say(self, text: str) -> Move:
-        self.entries.append(Prompted(text))
+    def say(self, text: str) -> ModelAnswer:
+        self.entries.append(PromptEntry(text))
         return self.next()
 
-    def next(self) -> Move:
+    def next(self) -> ModelAnswer:
         request = Request(model="free", stream=True, entries=self.entries, **self._options)
-        move = self.model.move(request)
-        if move.refusal is None:
-            self.entries += [Spoke(text.words) for text in move.texts]
-        if move.call is not None:
-            self.entries.append(Called(move.call.id))
-        return move
+        answer = self.model.answer(request)
+        if answer.refusal is None:
+            self.entries += [ModelEntry(text.words) for text in answer.texts]
+        if answer.call is not None:
+            self.entries.append(ToolCallEntry(answer.call.id))
+        return answer
 
-    def returned(self, move: Move, text: str = "", *, is_error: bool = False) -> Move:
-        assert move.call is not None
-        self.entries.append(Returned(move.call.id, text, is_error=is_error))
+    def returned(self, answer: ModelAnswer, text: str = "", *, is_error: bool = False) -> ModelAnswer:
+        assert answer.call is not None
+        self.entries.append(ToolResultEntry(answer.call.id, text, is_error=is_error))
         return self.next()
 
 
-def words(move: Move) -> list[str]:
-    return [text.words for text in move.texts]
+def words(answer: ModelAnswer) -> list[str]:
+    return [text.words for text in answer.texts]
 
 
-def tool(move: Move) -> tuple[str, Any]:
-    assert move.call is not None
-    return move.call.tool, dict(move.call.arguments)
+def tool(answer: ModelAnswer) -> tuple[str, Any]:
+    assert answer.call is not None
+    return answer.call.tool, dict(answer.call.arguments)
 
 
 def test_text_before_a_tool_is_in_the_same_response() -> None:
@@ -90,8 +90,8 @@ def test_calls_of_our_tools_go_to_the_tool_server(step: dict[str, Any], called: 
 
 
 def test_without_a_tool_for_files_the_shell_writes_them() -> None:
-    move = Conversation("bash").prompt({"write": "a b/c", "text": "it's"})
-    assert tool(move)[1]["command"] == """mkdir -p 'a b' && printf %s 'it'"'"'s' > 'a b/c'"""
+    answer = Conversation("bash").prompt({"write": "a b/c", "text": "it's"})
+    assert tool(answer)[1]["command"] == """mkdir -p 'a b' && printf %s 'it'"'"'s' > 'a b/c'"""
 
 
 def test_a_file_that_may_not_be_written_is_written_by_the_shell() -> None:
@@ -118,7 +118,7 @@ def test_a_tool_that_was_stopped_is_called_again_without_a_word() -> None:
     agent = Conversation()
     waiting = agent.prompt({"say": "I wait."}, {"wait_for": "go"}, {"answer": "gone"})
     agent.entries.append(
-        Returned(waiting.call.id if waiting.call else "", "[Request interrupted by user for tool use]")
+        ToolResultEntry(waiting.call.id if waiting.call else "", "[Request interrupted by user for tool use]")
     )
     again = agent.say("go on")
     assert (words(again), tool(again)) == ([], tool(waiting))
@@ -130,7 +130,7 @@ def test_a_tool_of_which_nothing_is_left_is_called_again() -> None:
     first = agent.prompt({"append": "log", "text": "a"}, {"wait_for": "go"})
     agent.returned(first)
     agent.entries.pop()
-    agent.entries.append(Spoke("No response requested."))
+    agent.entries.append(ModelEntry("No response requested."))
     assert "go" in tool(agent.say("go on"))[1]["command"]
 
 
@@ -195,7 +195,7 @@ def test_an_error_comes_so_often_and_with_its_headers() -> None:
     agent = Conversation()
     error = {"model_error": 429, "times": 2, "retry_after": 7, "headers": {"x-reset": 5}, "message": "slowly"}
     moves = [agent.prompt(error), agent.next(), agent.next()]
-    refusals = [move.refusal for move in moves]
+    refusals = [answer.refusal for answer in moves]
     assert [refusal and refusal.status for refusal in refusals] == [429, 429, None]
     assert refusals[0] is not None
     assert dict(refusals[0].headers) == {"retry-after": "7", "x-reset": "5"}
@@ -220,8 +220,8 @@ def test_a_first_time_error_occurs_after_the_scripted_cost() -> None:
 
 
 def test_silence_begins_after_the_scripted_text() -> None:
-    move = Conversation().prompt({"say": "hello"}, {"hang": True})
-    assert (words(move), move.hangs, move.call) == (["hello"], True, None)
+    answer = Conversation().prompt({"say": "hello"}, {"hang": True})
+    assert (words(answer), answer.hangs, answer.call) == (["hello"], True, None)
 
 
 def test_a_wrong_script_is_an_error_that_names_the_line() -> None:

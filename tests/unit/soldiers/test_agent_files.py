@@ -131,7 +131,7 @@ def test_a_file_in_the_place_of_a_folder_or_a_link_is_moved_aside(root: Path, ou
     assert (root / "folder").is_dir()
     assert not (root / "folder").is_symlink()
     assert (root / "link").readlink() == root
-    # A folder may stay where one is wanted, and of a link nothing is lost.
+    # An existing folder is kept, and a link is replaced without any loss.
     kept = {"file": {"folder.found-1", "link.found-1"}, "link": set(), "folder": {"link.found-1"}}
     assert {path.name for path in root.iterdir()} == {"folder", "link"} | kept[kind]
     assert (outside / "file").exists()

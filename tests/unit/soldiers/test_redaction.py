@@ -244,5 +244,5 @@ PROCESSOR_SECONDS = 15
 def test_no_text_takes_long_however_it_was_made(hostile: str) -> None:
     began = time.process_time()
     DEFAULT_REDACTION.text(hostile * (1_200_000 // len(hostile)))
-    # Of the processor, which others do not lengthen: it takes tenths of a second, a quadratic expression minutes.
+    # Processor time, which other load does not change: tenths of a second, or minutes if an expression is quadratic.
     assert time.process_time() - began < PROCESSOR_SECONDS

@@ -1,4 +1,4 @@
-"""The agents of a host: slots, ends that were wanted and ends that were not."""
+"""The agents of a host: their slots, and their expected and unexpected ends."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -19,7 +19,7 @@ AT_ONCE = timedelta()
 
 
 class SlowAgents(InstantAgents):
-    """Agents that come up only when they may."""
+    """Agents whose start waits for the test."""
 
     def __init__(self) -> None:
         self.may_start = asyncio.Event()
@@ -99,7 +99,7 @@ async def test_an_agent_that_cannot_be_stopped_at_first_is_ended_all_the_same_an
     session = await agents.start(a_launch(tmp_path, "one"), a_start("w1"), AsyncExitStack())
     await agents.end(session, timedelta(seconds=20))
     assert isinstance(session.agent, StubbornAgent)
-    # What has failed once gets no time for it again.
+    # A second stop gets no grace period.
     assert session.agent.graces == [timedelta(seconds=20), AT_ONCE]
     assert (agents.find("w1"), agents.busy, gone.reported) == (None, 0, [])
     await agents.end(await agents.start(a_launch(tmp_path, "two"), a_start("w2"), AsyncExitStack()), AT_ONCE)

@@ -1,4 +1,4 @@
-"""What a page of a stored transcript costs: few statements and few bytes, whatever the size of its pieces."""
+"""A page of a stored transcript takes few statements and few bytes, whatever the size of its pieces."""
 
 import pytest
 

@@ -206,7 +206,7 @@ def circling(times: int, *more: dict[str, object]) -> str:
 
 
 def hearing(reported: list[TurnUpdate], folder: Path) -> Callable[[TurnUpdate], None]:
-    """Return a callback that records updates and lets each tool call continue but the one to interrupt."""
+    """Return a callback that records updates, and interrupts at one chosen tool call."""
 
     def hear(update: TurnUpdate) -> None:
         reported.append(update)

@@ -1,4 +1,4 @@
-"""A host is lost when it did not change for a whole lease that was watched without a gap, whatever clocks say."""
+"""A host is lost if its record did not change during a whole lease of uninterrupted checks, whatever clocks say."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from kingdom.workflow.host_liveness import LeaseObservation, LivenessMonitor, bo
 LEASE = 30.0
 
 
-class Looks:
+class LivenessChecks:
     """A liveness monitor with a clock that the test sets."""
 
     def __init__(self, at: float = 1000.0) -> None:
@@ -23,33 +23,33 @@ class Looks:
 
 
 def test_a_host_that_does_not_change_for_a_whole_lease_is_lost() -> None:
-    looks = Looks()
+    looks = LivenessChecks()
     assert looks.after(0.0, a=1) == set()
     assert looks.steadily(6, a=1) == [set()] * 5 + [{"a"}]
 
 
 def test_a_host_that_renews_is_never_lost() -> None:
-    looks = Looks()
+    looks = LivenessChecks()
     for version in range(1, 50):
         assert looks.after(9.9, a=version) == set()
 
 
 def test_only_the_silent_one_of_two_is_lost() -> None:
-    looks = Looks()
+    looks = LivenessChecks()
     looks.after(0.0, a=1, b=1)
     lost = [looks.after(5.0, a=1, b=version) for version in range(2, 8)]
     assert lost == [set()] * 5 + [{"a"}]
 
 
 def test_the_first_check_of_a_host_does_not_show_how_long_it_was_silent() -> None:
-    looks = Looks(at=1_000_000.0)
+    looks = LivenessChecks(at=1_000_000.0)
     assert looks.after(0.0, a=77) == set()
     looks.steadily(5, a=77)
     assert looks.after(5.0, a=77, b=5) == {"a"}
 
 
 def test_a_gap_between_checks_restarts_the_lease() -> None:
-    looks = Looks()
+    looks = LivenessChecks()
     looks.after(0.0, a=1)
     looks.steadily(5, a=1)
     assert looks.after(10.1, a=1) == set()
@@ -57,7 +57,7 @@ def test_a_gap_between_checks_restarts_the_lease() -> None:
 
 
 def test_a_failed_check_of_the_hosts_restarts_the_lease() -> None:
-    looks = Looks()
+    looks = LivenessChecks()
     looks.after(0.0, a=1)
     looks.steadily(5, a=1)
     looks.monitor.reset()
@@ -65,7 +65,7 @@ def test_a_failed_check_of_the_hosts_restarts_the_lease() -> None:
 
 
 def test_a_host_that_returns_with_an_older_version_is_registered_again() -> None:
-    looks = Looks()
+    looks = LivenessChecks()
     looks.after(0.0, a=1)
     looks.after(5.0)
     assert looks.steadily(6, a=1) == [set()] * 6

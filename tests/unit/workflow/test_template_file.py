@@ -1,4 +1,4 @@
-"""Templates as YAML: friendly to write, strict to read, and the same after a way through a file."""
+"""Templates as YAML: easy to write, parsed strictly, and unchanged after writing and reading."""
 
 from typing import Any
 

@@ -12,7 +12,7 @@ from kingdom.court.heartbeat import HeartbeatThread, heartbeats_in_files
 async def main(directory: str, *, hangs: bool, stuck_after: float) -> None:
     signs = heartbeats_in_files(Path(directory), "king")
     async with HeartbeatThread(signs, every=timedelta(seconds=0.05), stuck_after=timedelta(seconds=stuck_after)):
-        # A loop that hangs before the first sign may never give one.
+        # A loop that is blocked before the first heartbeat may never write one.
         while not (Path(directory) / "state/king/heartbeat").exists():  # noqa: ASYNC110 - files send no notification
             await asyncio.sleep(0.01)
         sys.stdout.write("ready\n")

@@ -11,7 +11,7 @@ from tests.integration.court.chamberlain.scene import ChamberlainScene, opened
 
 @pytest.fixture
 def directory(backend: BackendUnderTest, tmp_path: Path) -> Path:
-    """Where the house keeps its files: those of the store too, if it is one of files."""
+    """The directory of the realm, and of the store if that is one of files."""
     return Path(backend.place) if backend.place_fixture == "realm" else tmp_path / "scene"
 
 

@@ -1,4 +1,4 @@
-"""A house on a real store with a clock that the test moves; what other roles would write, the test writes."""
+"""Chamberlains on a real store with a clock that the test moves. The test writes what other roles would write."""
 
 from collections import Counter
 from collections.abc import AsyncIterator

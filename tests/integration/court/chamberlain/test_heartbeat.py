@@ -1,4 +1,4 @@
-"""Signs of life: a busy role gives them, a dead one does not, and one that ended is not missed."""
+"""Heartbeats: a busy role writes them, a dead role does not, and an ended role is not reported as silent."""
 
 import signal
 import subprocess
@@ -124,7 +124,7 @@ async def test_signs_follow_each_other_as_records_while_the_loop_is_busy(
             yield Noting(signs, given)
 
     async with HeartbeatThread(noted, every=OFTEN):
-        # This keeps the loop busy, not waiting.
+        # This keeps the event loop busy.
         until(lambda: len(given) > 3)
         async with scene.bus.transaction() as transaction:
             assert (await last_heartbeats(transaction, None))["king"] >= given[3]

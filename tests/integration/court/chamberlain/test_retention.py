@@ -67,7 +67,7 @@ RECORDS = [
     pytest.param(lambda name: result(f"task-{name}-raw"), 7, id="raw results"),
     pytest.param(lambda name: past_result(f"1-task-{name}"), 7, id="results for later runs"),
 ]
-# What has not ended stays, however long it takes.
+# An item that has not ended stays, however old it is.
 OPEN = [
     event("evt-github-1", EventStatus.PENDING),
     event("evt-github-2", EventStatus.DISPATCHED),
@@ -90,7 +90,7 @@ FILES = [
 ]
 OF_TASKS = [each for each in FILES if "task-1" in each[0]]
 OF_SOLDIERS = [each for each in FILES if "soldier-1-1" in each[0]]
-# What is written again and again, and does not belong to one piece of work.
+# Files that are rewritten regularly and belong to no single run.
 RESIDENT = [
     "logs/system.log",
     "logs/tasks.log",

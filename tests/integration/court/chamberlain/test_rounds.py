@@ -311,7 +311,7 @@ async def test_he_measures_and_goes_round_until_he_is_stopped(scene: Chamberlain
     await asyncio.wait_for(knows_the_money(), PATIENCE_SECONDS)
     chamberlain.stop()
     await asyncio.wait_for(running, PATIENCE_SECONDS)
-    # How busy a machine is would be chance in a moment between two readings.
+    # The load between two readings would be random.
     assert done[:6] == ["read", every] * 3
 
 

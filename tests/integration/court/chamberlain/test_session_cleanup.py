@@ -27,7 +27,7 @@ LEASE = timedelta(minutes=5)
 
 @pytest.fixture
 async def box(scene: ChamberlainScene) -> Host:
-    """A host on this machine, for whose run a session works."""
+    """A host on this machine with a run that has a registered session."""
     await scene.put(assignment("task-1", AssignmentStatus.IN_PROGRESS))
     await scene.put(run("wf-task-1", "RUNNING", SOLDIER, AgentStatus.RUNNING))
     return await register_host(scene.bus, "box", 3, LEASE, machine=socket.gethostname())
@@ -52,7 +52,7 @@ async def look(scene: ChamberlainScene) -> None:
 
 @contextmanager
 def sleeping() -> Iterator[psutil.Process]:
-    """A process with a child that never end by themselves."""
+    """A process and its child, neither of which ends by itself."""
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
     with subprocess.Popen([sys.executable, "-c", code]) as process:
         try:

@@ -1,4 +1,4 @@
-"""A worker that tells people and is killed: `python -m … BACKEND PLACE SLACK before|after`."""
+"""An Envoy that is killed before or after its first post: `python -m … BACKEND PLACE SLACK before|after`."""
 
 import asyncio
 import os

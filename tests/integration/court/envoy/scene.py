@@ -54,7 +54,7 @@ from tests.integration.standins.slack_scene import APP_TOKEN, BOT_TOKEN
 from tests.integration.standins.slack_scene import Scene as Slack
 from tests.patience import PATIENCE_SECONDS
 
-# Of a day long ago, so that no new one takes its number.
+# An id of a past day, so that no new assignment gets the same number.
 TASK = "task-20260207-001"
 EVENT = "evt-github-1"
 DEV = "dev"
@@ -95,7 +95,7 @@ class Clock:
 
 
 class BarredBus:
-    """A bus that can be out of reach for everybody but its worker."""
+    """A bus that can be unreachable for all callers except its worker."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -157,7 +157,7 @@ class Scene:
             worker.stop()
             await asyncio.wait_for(running, PATIENCE_SECONDS)
 
-    async def dies(self, moment: str) -> int:
+    async def run_until_killed(self, moment: str) -> int:
         """Run a worker in its own process that is killed before or after its first post; its lease ends then."""
         arguments = [self.backend.name, self.backend.place, self.slack.url, moment]
         child = await warm.start("tests.integration.court.envoy.child", *arguments)
@@ -203,8 +203,10 @@ class Scene:
             known = await transaction.get(records.ASSIGNMENTS.name, TASK)
             await save(transaction, assignment, known)
 
-    async def ask(self, question: str = "Merge it?", *choices: str, event_id: str = EVENT, **more: Any) -> Message:
-        """Let the assignment ask, as its General does."""
+    async def ask_person(
+        self, question: str = "Merge it?", *choices: str, event_id: str = EVENT, **more: Any
+    ) -> Message:
+        """Store a question of the assignment as its General does, and queue its message."""
         await self.assignment(AssignmentStatus.NEEDS_HUMAN, event_id)
         now = self.clock()
         fields = {"asked_at": now, "due_at": now + timedelta(days=30), "choices": choices, **more}
@@ -274,8 +276,8 @@ class Scene:
         await self.slack.nothing_is_pending()
         return await self.events()
 
-    async def came_from_slack(self, ts: str) -> str:
-        """Have an event that a person's message in #dev became; returns its id."""
+    async def slack_event(self, ts: str) -> str:
+        """Store an event as caused by a person's message in #dev, and return its id."""
         event = ExternalEvent(
             id=f"evt-slack-app_mention-{self.channel}-{ts}",
             type="slack.app_mention",
@@ -290,7 +292,7 @@ class Scene:
             await save(transaction, event)
         return event.id
 
-    async def the_ask(self) -> HumanQuestion:
+    async def open_question(self) -> HumanQuestion:
         async with self.bus.transaction() as transaction:
             found = await load_question(transaction, TASK)
         assert found
@@ -300,7 +302,7 @@ class Scene:
         """Wait until the King has taken an answer."""
 
         async def has_an_answer() -> bool:
-            return (await self.the_ask()).status == "answered"
+            return (await self.open_question()).status == "answered"
 
         await eventually(has_an_answer)
 

@@ -25,13 +25,13 @@ async def run(terminal: Terminal, *words: str) -> Done:
 
 
 async def test_an_open_question_is_shown_and_answered(scene: Scene, terminal: Terminal) -> None:
-    await scene.ask("Merge it?", "approve", "reject")
+    await scene.ask_person("Merge it?", "approve", "reject")
     async with scene.bus.transaction() as transaction:
         record, asking = await load(transaction, Assignment, TASK)
         about = {"number": 7, "title": "Mend the till"}
         await save(transaction, msgspec.structs.replace(asking, repo="acme/shop", payload=about), record)
     [shown] = (await run(terminal, "inbox", "--json")).document
-    ask = await scene.the_ask()
+    ask = await scene.open_question()
     assert shown == {
         "task_id": TASK,
         "general": "gen-pr",
@@ -59,12 +59,12 @@ async def test_an_open_question_is_shown_and_answered(scene: Scene, terminal: Te
 
 async def test_only_an_open_question_takes_an_answer(scene: Scene, terminal: Terminal) -> None:
     assert (await run(terminal, "inbox")).out.strip() == "There are no open questions."
-    await scene.ask()
+    await scene.ask_person()
     done = await run(terminal, "answer", "task-20260207-999", "yes")
     assert (done.code, TASK in done.err) == (1, True)
     async with scene.bus.transaction() as transaction:
         record = await transaction.get("ask", TASK)
-        await save_question(transaction, (await scene.the_ask()).with_answer("dana", "no"), record)
+        await save_question(transaction, (await scene.open_question()).with_answer("dana", "no"), record)
     late = await run(terminal, "answer", TASK, "yes")
     assert late.code == 1
     assert "already answered by dana" in late.err
@@ -73,7 +73,7 @@ async def test_only_an_open_question_takes_an_answer(scene: Scene, terminal: Ter
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
 async def test_the_first_answer_waits_for_the_king_and_a_slip_is_none(scene: Scene, terminal: Terminal) -> None:
-    await scene.ask("Merge it?", "yes", "no")
+    await scene.ask_person("Merge it?", "yes", "no")
     slip = await run(terminal, "answer", "last", "yse")
     hint = "yse is not one of yes, no; did you mean yes? For free text add --words"
     assert (slip.code, hint in slip.err) == (1, True), slip
@@ -83,11 +83,11 @@ async def test_the_first_answer_waits_for_the_king_and_a_slip_is_none(scene: Sce
     assert (late.code, "already answered by tester: yse; the King processes that answer" in late.err) == (1, True), late
     async with scene.king():
         await scene.is_answered()
-    assert (await scene.the_ask()).answer == "yse"
+    assert (await scene.open_question()).answer == "yse"
 
 
 async def test_only_allowed_people_may_answer(scene: Scene, terminal: Terminal) -> None:
-    await scene.ask(people=("dana",))
+    await scene.ask_person(people=("dana",))
     refused = await run(terminal, "answer", TASK, "yes")
     assert refused.code == 1
     assert "tester may not answer; allowed: dana" in refused.err
@@ -98,7 +98,7 @@ async def test_only_allowed_people_may_answer(scene: Scene, terminal: Terminal) 
 async def test_an_answer_typed_while_people_see_the_question_ends_it_there(scene: Scene, terminal: Terminal) -> None:
     async with scene.envoy(listens=False) as envoy, scene.king():
         await scene.begin()
-        await scene.is_sent(await scene.ask("Merge it?", "yes"))
+        await scene.is_sent(await scene.ask_person("Merge it?", "yes"))
         assert (await run(terminal, "answer", TASK, "yes")).code == 0
         await scene.is_answered()
         await envoy.remind()

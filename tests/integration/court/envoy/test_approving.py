@@ -79,7 +79,7 @@ async def test_a_click_approves_a_petition_and_nothing_else(scene: Scene, dana: 
     async with scene.envoy(), scene.king():
         await scene.begin()
         await scene.is_sent(await ask_for_approval(scene))
-        await scene.is_sent(await scene.ask("Shall it go on?", APPROVE, REJECT, exact=True))
+        await scene.is_sent(await scene.ask_person("Shall it go on?", APPROVE, REJECT, exact=True))
         _, petition, gate = await scene.app_messages()
         assert petition["thread_ts"] == gate["thread_ts"]
         await scene.click(petition, dana, 0)
@@ -92,7 +92,7 @@ async def test_a_click_approves_a_petition_and_nothing_else(scene: Scene, dana: 
         await eventually(looks_ended)
     ask = await the_question(scene)
     assert (ask.answer, ask.answered_by) == (APPROVE, dana)
-    assert (await scene.the_ask()).status is QuestionStatus.OPEN
+    assert (await scene.open_question()).status is QuestionStatus.OPEN
     assert set(await scene.remembered("awaiting-responses")) == {TASK}
     assert count_notices(scene) == 1
 
@@ -104,7 +104,7 @@ async def test_a_reply_in_the_thread_is_for_the_assignment_and_approves_no_petit
         [_, petition] = await scene.app_messages()
         assert "reply in this thread" not in str(petition["blocks"])
         await scene.reply(petition["thread_ts"], dana, APPROVE)
-        await scene.is_sent(await scene.ask("Shall it go on?", APPROVE, REJECT, exact=True))
+        await scene.is_sent(await scene.ask_person("Shall it go on?", APPROVE, REJECT, exact=True))
         await scene.reply(petition["thread_ts"], dana, APPROVE)
         await scene.is_answered()
     assert (await the_question(scene)).status is QuestionStatus.OPEN

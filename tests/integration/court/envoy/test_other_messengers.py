@@ -25,7 +25,7 @@ class Receiver:
     """A server that handles each identifier only once."""
 
     url: str = ""
-    # How the next requests are answered; 0 does what is asked and hangs up.
+    # The statuses of the next answers; 0 executes the request and closes the connection without an answer.
     manners: list[int] = field(default_factory=list)
     requests: int = 0
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ def settings(there: Receiver) -> EnvoySettings:
 
 async def test_a_webhook_gets_every_message_signed_and_in_order(scene: Scene) -> None:
     first = await scene.begin()
-    asked = await scene.ask("Merge it?", "yes", "no")
+    asked = await scene.ask_person("Merge it?", "yes", "no")
     async with receiver() as there, scene.envoy(settings=settings(there)):
         await scene.is_sent(first, asked)
     start_of, question = there.done.values()

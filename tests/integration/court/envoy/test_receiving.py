@@ -17,7 +17,7 @@ from tests.integration.running import eventually
 async def asked(scene: Scene, *choices: str, **more: Any) -> dict[str, Any]:
     """Ask in a thread, and return the question as people see it."""
     await scene.begin()
-    await scene.is_sent(await scene.ask("Merge <it>?", *choices, **more))
+    await scene.is_sent(await scene.ask_person("Merge <it>?", *choices, **more))
     return (await scene.app_messages())[-1]
 
 
@@ -63,7 +63,7 @@ async def test_a_reply_in_the_thread_of_a_question_is_its_answer(scene: Scene, d
         "text": "use main & go",
         "user": dana,
         "thread_ts": question["thread_ts"],
-        "asked_at": (await scene.the_ask()).asked_at.isoformat(),
+        "asked_at": (await scene.open_question()).asked_at.isoformat(),
     }
     assert await scene.remembered("awaiting-responses") == {}
     assert f"<@{dana}>" in ended["text"]
@@ -139,7 +139,7 @@ async def test_a_stranger_learns_that_the_answer_does_not_count(scene: Scene, da
 async def test_a_button_of_an_earlier_question_answers_nothing(scene: Scene, dana: str) -> None:
     async with scene.envoy():
         first = await asked(scene, "approve")
-        await scene.is_sent(await scene.ask("And this?", "approve"))
+        await scene.is_sent(await scene.ask_person("And this?", "approve"))
         await scene.click(first, dana)
         [note] = await ephemerals(scene, 1)
         assert await scene.events() == []
@@ -169,7 +169,7 @@ async def test_of_answers_at_once_from_slack_and_the_command_line_one_counts(sce
         [event] = await scene.wait_for_events()
         async with scene.king():
             await scene.is_answered()
-    assert (await scene.the_ask()).answer == event.payload["text"]
+    assert (await scene.open_question()).answer == event.payload["text"]
 
 
 async def test_a_second_person_learns_that_another_answer_counted(scene: Scene, dana: str) -> None:
@@ -188,7 +188,7 @@ async def test_an_answer_that_the_king_did_not_want_keeps_no_other_one_out(scene
     async def is_judged() -> bool:
         return all(event.outcome for event in await scene.events())
 
-    await scene.ask()
+    await scene.ask_person()
     await scene.assignment()
     for number in ("1", "2"):
         typed = PersonAnswer(source="cli", question_id=TASK, text="yes", person="root", at=number)

@@ -34,7 +34,7 @@ async def test_slack_fetches_no_address_in_a_message(scene: Scene, dana: str) ->
     async with scene.envoy(), scene.king():
         begin = await scene.begin("See https://example.org/?secret=1")
         await scene.is_sent(begin, await scene.update("And https://example.org/a.png"))
-        await scene.is_sent(await scene.ask("Is https://example.org/b.png fine?", "yes"))
+        await scene.is_sent(await scene.ask_person("Is https://example.org/b.png fine?", "yes"))
         *_, question = await scene.app_messages()
         await scene.click(question, dana)
 
@@ -55,7 +55,7 @@ async def test_slack_fetches_no_address_in_a_message(scene: Scene, dana: str) ->
 @pytest.mark.parametrize("status", ["completed", "failed", "skipped"])
 async def test_the_end_of_an_assignment_ends_its_thread(scene: Scene, status: str) -> None:
     await scene.begin()
-    asked = await scene.ask()
+    asked = await scene.ask_person()
     last = await scene.update("It is over.", status=status)
     async with scene.envoy(listens=False):
         await scene.is_sent(asked, last)
@@ -63,7 +63,7 @@ async def test_the_end_of_an_assignment_ends_its_thread(scene: Scene, status: st
     assert question["thread_ts"] == end["thread_ts"] == root["ts"]
     assert await scene.remembered("thread-mappings") == {}
     assert await scene.remembered("awaiting-responses") == {}
-    assert (await scene.the_ask()).status == "expired"
+    assert (await scene.open_question()).status == "expired"
 
 
 async def test_a_message_that_cannot_be_sent_to_a_thread_is_sent_outside_of_it(scene: Scene) -> None:
@@ -152,7 +152,7 @@ async def test_a_message_that_a_broken_slack_did_not_take_is_sent_again(scene: S
 async def test_a_killed_worker_leaves_exactly_one_message(scene: Scene, moment: str, posted: int) -> None:
     first = await scene.begin()
     update = await scene.update("and then")
-    assert await scene.dies(moment) == -signal.SIGKILL
+    assert await scene.run_until_killed(moment) == -signal.SIGKILL
     assert await scene.posted() == posted
     assert await scene.attempts(first) == ["SENT"]
     async with scene.envoy(listens=False):
@@ -206,8 +206,8 @@ async def test_a_report_is_sent_once_however_often_it_is_queued(scene: Scene) ->
 async def test_a_question_is_asked_once_however_often_it_is_queued_and_whichever_process_is_killed(
     scene: Scene,
 ) -> None:
-    asked = await scene.ask("Merge it?", "yes")
-    assert await scene.dies("after") == -signal.SIGKILL
+    asked = await scene.ask_person("Merge it?", "yes")
+    assert await scene.run_until_killed("after") == -signal.SIGKILL
     for _ in range(3):
         await scene.bus.publish(message_queued(asked.id, TASK))
     async with scene.envoy(listens=False), scene.envoy(listens=False):
@@ -227,7 +227,7 @@ async def test_text_of_others_mentions_no_one(scene: Scene) -> None:
 
 async def test_the_message_that_began_an_assignment_shows_its_state(scene: Scene, dana: str) -> None:
     wish = await scene.slack.do("messages", channel=DEV, user=dana, text="please")
-    event_id = await scene.came_from_slack(wish["ts"])
+    event_id = await scene.slack_event(wish["ts"])
 
     async def shows(*names: str) -> None:
         async def is_shown() -> bool:
@@ -239,7 +239,7 @@ async def test_the_message_that_began_an_assignment_shows_its_state(scene: Scene
 
     async with scene.envoy(listens=False):
         await scene.begin()
-        await scene.ask(event_id=event_id)
+        await scene.ask_person(event_id=event_id)
         await shows("raising_hand")
         await scene.update("done", status="completed")
         await shows("white_check_mark")

@@ -22,7 +22,9 @@ async def reminders(scene: Scene) -> list[str]:
 async def test_people_are_reminded_after_a_day_and_warned_after_a_week_once_each(scene: Scene) -> None:
     async with scene.envoy(listens=False) as envoy:
         await scene.begin()
-        await scene.is_sent(await scene.ask("Merge it?", due_at=scene.clock() + timedelta(days=10), default="no"))
+        await scene.is_sent(
+            await scene.ask_person("Merge it?", due_at=scene.clock() + timedelta(days=10), default="no")
+        )
         reported = []
         for hours in (1, 24, 24, 24 * 6, 24):
             scene.clock.ahead += timedelta(hours=hours)
@@ -43,7 +45,7 @@ async def test_people_are_reminded_after_a_day_and_warned_after_a_week_once_each
 
 
 async def test_a_question_that_waited_while_the_envoy_was_away_is_announced_once(scene: Scene) -> None:
-    await scene.ask()
+    await scene.ask_person()
     scene.clock.ahead = timedelta(days=9)
     async with scene.envoy(listens=False) as envoy:
         await envoy.remind()
@@ -53,20 +55,20 @@ async def test_a_question_that_waited_while_the_envoy_was_away_is_announced_once
 
 
 async def test_an_overdue_question_is_left_to_the_king(scene: Scene) -> None:
-    await scene.ask(due_at=scene.clock() + timedelta(hours=30))
+    await scene.ask_person(due_at=scene.clock() + timedelta(hours=30))
     scene.clock.ahead = timedelta(hours=31)
     async with scene.envoy(listens=False) as envoy:
         await envoy.remind()
     assert await reminders(scene) == []
-    assert (await scene.the_ask()).status == "open"
+    assert (await scene.open_question()).status == "open"
 
 
 @pytest.mark.parametrize(("ending", "shown"), [("answered", "Answered by root: no"), ("expired", "No answer in time")])
 async def test_a_closed_question_loses_its_buttons(scene: Scene, ending: str, shown: str) -> None:
     async with scene.envoy(listens=False):
         await scene.begin()
-        await scene.is_sent(await scene.ask("Merge it?", "yes", "no"))
-    ask = await scene.the_ask()
+        await scene.is_sent(await scene.ask_person("Merge it?", "yes", "no"))
+    ask = await scene.open_question()
     async with scene.bus.transaction() as transaction:
         record = await transaction.get("ask", TASK)
         over = ask.with_answer("root", "no") if ending == "answered" else ask.as_expired()
@@ -87,10 +89,10 @@ async def test_a_closed_question_loses_its_buttons(scene: Scene, ending: str, sh
 
 
 async def test_a_question_that_was_answered_before_people_saw_it_has_no_buttons(scene: Scene) -> None:
-    message = await scene.ask("Merge it?", "yes")
+    message = await scene.ask_person("Merge it?", "yes")
     async with scene.bus.transaction() as transaction:
         record = await transaction.get("ask", TASK)
-        await save_question(transaction, (await scene.the_ask()).with_answer("root", "yes"), record)
+        await save_question(transaction, (await scene.open_question()).with_answer("root", "yes"), record)
     async with scene.envoy(listens=False):
         await scene.is_sent(message)
 

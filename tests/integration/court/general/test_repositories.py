@@ -14,7 +14,7 @@ from tests.integration.court.general.scene import GENERAL, CourtScene, reports, 
 
 pytestmark = pytest.mark.parametrize("backend", ["files"], indirect=True)
 PRIVATE, STRANGE = "acme/web-app", "acme-web/app"
-# What earlier versions would have taken for the Git of either.
+# The name by which earlier versions would have found the Git of both.
 SLUG = "acme-web-app"
 
 

@@ -39,7 +39,7 @@ async def ends(court: CourtScene, **payload: Any) -> Assignment:
 
 
 async def prompt_of(court: CourtScene, **payload: Any) -> str:
-    """Return the prompt of the run that something causes, up to its script."""
+    """Return the prompt of the run of an event, up to its script."""
     run = await lifecycle.show(court.bus, f"wf-{(await ends(court, **payload)).id}")
     return run.works[0].tasks[0].definition.query.partition("```")[0]
 

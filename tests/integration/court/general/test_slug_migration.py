@@ -76,7 +76,7 @@ async def worked_in(bus: Bus, *repos: str) -> None:
 
 
 async def taken_over(bus: Bus, sentinel: SentinelSettings, *packages: Package) -> tuple[dict[str, str], list[str]]:
-    """Take names over; returns the repository of each Git, and of what people were warned."""
+    """Run the migration. Return the repository of each Git, and the warnings to people."""
     configure_logs(json=True, level=logging.WARNING)
     with capture_logs() as logs:
         await migrate_slugs(bus, packages, sentinel)

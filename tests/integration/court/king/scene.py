@@ -70,7 +70,7 @@ class Scene:
         return dispatcher
 
     async def send(self, *events: ExternalEvent) -> None:
-        """Let events arrive one after another, and wait for what the King does."""
+        """Store events one after another, and wait until the King has handled them."""
         for event in events:
             async with self.bus.transaction() as transaction:
                 await receive_event(transaction, event, "sentinel")
@@ -80,10 +80,10 @@ class Scene:
         await run_timers_once(bus or self.bus, self.context)
         await self.settle()
 
-    async def rest(
+    async def store_assignment(
         self, assignment_id: str, status: AssignmentStatus, *, reason: str = "", cost_usd: float = 0.0
     ) -> None:
-        """Store an assignment as a General does when it ends or waits for a person."""
+        """Store an assignment with the status that its General gives it."""
         async with self.bus.transaction() as transaction:
             record, assignment = await load(transaction, Assignment, assignment_id)
             rested = msgspec.structs.replace(assignment, status=status, reason=reason, cost_usd=cost_usd)
@@ -92,9 +92,9 @@ class Scene:
         await self.settle()
 
     async def complete(self, assignment_id: str, **more: Any) -> None:
-        await self.rest(assignment_id, AssignmentStatus.COMPLETED, **more)
+        await self.store_assignment(assignment_id, AssignmentStatus.COMPLETED, **more)
 
-    async def ask(self, assignment_id: str, **more: Any) -> None:
+    async def ask_person(self, assignment_id: str, **more: Any) -> None:
         """Let an assignment ask a person."""
         assignment = await self.assignment(assignment_id)
         ask = HumanQuestion(
@@ -110,9 +110,9 @@ class Scene:
         async with self.bus.transaction() as transaction:
             known = await load_question(transaction, ask.id)
             await save_question(transaction, ask, known[0] if known else None)
-        await self.rest(assignment_id, AssignmentStatus.NEEDS_HUMAN)
+        await self.store_assignment(assignment_id, AssignmentStatus.NEEDS_HUMAN)
 
-    async def measure(self, level: str, reason: str = "", **more: Any) -> None:
+    async def set_health(self, level: str, reason: str = "", **more: Any) -> None:
         """Store a health reading as the Chamberlain does."""
 
         async def act(transaction: Any) -> None:
@@ -131,7 +131,7 @@ class Scene:
         async with self.bus.transaction() as transaction:
             return (await load(transaction, Assignment, assignment_id))[1]
 
-    async def task_of(self, event_id: str) -> str:
+    async def assignment_of(self, event_id: str) -> str:
         """Return the one assignment that an event became."""
         (route,) = (await self.event(event_id)).routes
         return route.assignment_id
@@ -142,7 +142,7 @@ class Scene:
     async def messages(self) -> list[str]:
         return [f"{record.doc['type']}: {record.doc['content']}" for record in await self.find(records.MESSAGES.name)]
 
-    async def lines(self) -> dict[str, str]:
+    async def waiting_lines(self) -> dict[str, str]:
         """Return the line in which each event waits."""
         found = await self.find(WAITING_ENTRIES.name)
         return {record.doc["event_id"]: line for record in found if (line := line_of(record))}

@@ -25,10 +25,10 @@ async def test_two_events_of_one_repository_run_one_after_the_other(backend: Bac
     async with opened(backend, PR) as scene:
         await scene.send(make_event(1), make_event(2), make_event(3, repo="acme/lib"))
         assert await assigned_events(scene) == ["1", "3"]
-        assert await scene.lines() == {"evt-github-2": "repo:acme/app"}
-        await scene.complete(await scene.task_of("evt-github-1"))
+        assert await scene.waiting_lines() == {"evt-github-2": "repo:acme/app"}
+        await scene.complete(await scene.assignment_of("evt-github-1"))
         assert await assigned_events(scene) == ["1", "3", "2"]
-        assert await scene.lines() == {}
+        assert await scene.waiting_lines() == {}
 
 
 async def test_repositories_with_one_slug_have_a_limit_each_and_one_repository_has_one_however_it_is_written(
@@ -38,8 +38,8 @@ async def test_repositories_with_one_slug_have_a_limit_each_and_one_repository_h
         await scene.send(make_event(1, repo="acme/web-app"), make_event(2, repo="acme-web/app"))
         assert await assigned_events(scene) == ["1", "2"]
         await scene.send(make_event(3, repo="Acme/Web-App"))
-        assert await scene.lines() == {"evt-github-3": "repo:acme/web-app"}
-        await scene.complete(await scene.task_of("evt-github-1"))
+        assert await scene.waiting_lines() == {"evt-github-3": "repo:acme/web-app"}
+        await scene.complete(await scene.assignment_of("evt-github-1"))
         assert await assigned_events(scene) == ["1", "2", "3"]
 
 
@@ -48,7 +48,7 @@ async def test_a_slot_that_an_earlier_version_counted_as_it_was_written_is_given
 ) -> None:
     async with opened(backend, PR) as scene:
         await scene.send(make_event(1, repo="Acme/App"))
-        task = await scene.task_of("evt-github-1")
+        task = await scene.assignment_of("evt-github-1")
         async with scene.bus.transaction() as transaction:
             record, quota = await load_quota(transaction, "repo:Acme/App", ONE)
             await save_quota(transaction, quota.hold(task), record)
@@ -61,15 +61,15 @@ async def test_no_more_than_three_soldiers_work_at_once(backend: BackendUnderTes
     async with opened(backend, PR) as scene:
         await scene.send(*(make_event(number, repo=f"acme/{number}") for number in range(1, 6)))
         assert await assigned_events(scene) == ["1", "2", "3"]
-        assert await scene.lines() == {"evt-github-4": "ready", "evt-github-5": "ready"}
-        await scene.rest(await scene.task_of("evt-github-2"), AssignmentStatus.NEEDS_HUMAN)
+        assert await scene.waiting_lines() == {"evt-github-4": "ready", "evt-github-5": "ready"}
+        await scene.store_assignment(await scene.assignment_of("evt-github-2"), AssignmentStatus.NEEDS_HUMAN)
         assert await assigned_events(scene) == ["1", "2", "3", "4"]
 
 
 async def test_a_freed_slot_goes_to_the_highest_rank(backend: BackendUnderTest) -> None:
     async with opened(backend, PR) as scene:
         await scene.send(make_event(1), make_event(2), make_event(3, priority=Priority.HIGH))
-        await scene.complete(await scene.task_of("evt-github-1"))
+        await scene.complete(await scene.assignment_of("evt-github-1"))
         assert await assigned_events(scene) == ["1", "3"]
 
 
@@ -77,8 +77,8 @@ async def test_a_general_works_on_no_more_than_its_policy_says(backend: BackendU
     shy = make_package("gen-pr", wants("*"), policy={"concurrency": 1})
     async with opened(backend, shy) as scene:
         await scene.send(make_event(1, repo="acme/a"), make_event(2, repo="acme/b"))
-        assert await scene.lines() == {"evt-github-2": "general:gen-pr"}
-        await scene.complete(await scene.task_of("evt-github-1"))
+        assert await scene.waiting_lines() == {"evt-github-2": "general:gen-pr"}
+        await scene.complete(await scene.assignment_of("evt-github-1"))
         assert await assigned_events(scene) == ["1", "2"]
 
 
@@ -94,11 +94,11 @@ async def test_an_event_parked_for_another_limit_does_not_keep_a_free_repository
             make_event(3),
             make_event(4, "github.issue.comment"),
         )
-        lines = await scene.lines()
+        lines = await scene.waiting_lines()
         assert lines.pop("evt-github-3") in ("repo:acme/app", "general:gen-pr")
         assert lines == {"evt-github-4": "repo:acme/app"}
-        await scene.complete(await scene.task_of("evt-github-2"))
-        assert await scene.lines() == {"evt-github-3": "general:gen-pr"}
+        await scene.complete(await scene.assignment_of("evt-github-2"))
+        assert await scene.waiting_lines() == {"evt-github-3": "general:gen-pr"}
         assert await assigned_events(scene) == ["1", "2", "4"]
 
 
@@ -106,9 +106,9 @@ async def test_reserved_money_counts_against_the_daily_budget(backend: BackendUn
     dear = make_package("gen-pr", wants("*"), policy={"budget_usd": 6.0})
     async with opened(backend, dear, settings=KingSettings(daily_usd=10, warning_percent=90)) as scene:
         await scene.send(make_event(1, repo="acme/a"), make_event(2, repo="acme/b"))
-        assert await scene.lines() == {"evt-github-2": "money"}
-        # It cost less than was set aside.
-        await scene.complete(await scene.task_of("evt-github-1"), cost_usd=0.5)
+        assert await scene.waiting_lines() == {"evt-github-2": "money"}
+        # The run cost less than the reserved amount.
+        await scene.complete(await scene.assignment_of("evt-github-1"), cost_usd=0.5)
         assert await assigned_events(scene) == ["1", "2"]
         assert (await scene.quota("money")).spent == Decimal("0.5")
 
@@ -120,46 +120,46 @@ async def test_less_and_less_work_begins_as_money_is_spent_until_a_new_day(backe
         async def spend(number: int, usd: float) -> None:
             high = make_event(number, repo=f"acme/{number}", priority=Priority.HIGH, created_at=scene.clock())
             await scene.send(high)
-            await scene.complete(await scene.task_of(high.id), cost_usd=usd)
+            await scene.complete(await scene.assignment_of(high.id), cost_usd=usd)
 
         def fresh(number: int, priority: Priority) -> ExternalEvent:
             return make_event(number, repo=f"acme/{number}", priority=priority, created_at=scene.clock())
 
         await spend(1, 70)
         await scene.send(fresh(2, Priority.LOW), fresh(3, Priority.NORMAL))
-        assert await scene.lines() == {"evt-github-2": "ready"}
+        assert await scene.waiting_lines() == {"evt-github-2": "ready"}
         await spend(4, 21)
         await scene.send(fresh(5, Priority.NORMAL))
-        assert set(await scene.lines()) == {"evt-github-2", "evt-github-5"}
+        assert set(await scene.waiting_lines()) == {"evt-github-2", "evt-github-5"}
         await spend(6, 9)
         await scene.send(fresh(7, Priority.HIGH))
-        assert set(await scene.lines()) == {"evt-github-2", "evt-github-5", "evt-github-7"}
+        assert set(await scene.waiting_lines()) == {"evt-github-2", "evt-github-5", "evt-github-7"}
         # In Seoul the next day begins at 15:00 in UTC.
         scene.clock.forward(hours=3)
         await scene.tick()
-        assert await scene.lines() == {}
+        assert await scene.waiting_lines() == {}
 
 
 async def test_yellow_health_admits_the_urgent_and_what_has_become_so(backend: BackendUnderTest) -> None:
     async with opened(backend, PR, settings=KingSettings(soldiers=9)) as scene:
-        await scene.measure("yellow", "memory at 70 %")
+        await scene.set_health("yellow", "memory at 70 %")
         low = make_event(1, repo="acme/a", priority=Priority.LOW, created_at=scene.clock())
         high = make_event(2, repo="acme/b", priority=Priority.HIGH, created_at=scene.clock())
         await scene.send(low, high)
-        assert await scene.lines() == {low.id: "ready"}
+        assert await scene.waiting_lines() == {low.id: "ready"}
         scene.clock.forward(hours=4)
-        await scene.measure("yellow")
+        await scene.set_health("yellow")
         await scene.tick()
-        assert await scene.lines() == {}
+        assert await scene.waiting_lines() == {}
 
 
 async def test_orange_and_red_admit_nothing(backend: BackendUnderTest) -> None:
     async with opened(backend, PR) as scene:
         for level in ("orange", "red"):
-            await scene.measure(level)
+            await scene.set_health(level)
             await scene.send(make_event(1, priority=Priority.HIGH))
-            assert await scene.lines() == {"evt-github-1": "ready"}
-        await scene.measure("green")
+            assert await scene.waiting_lines() == {"evt-github-1": "ready"}
+        await scene.set_health("green")
         await scene.tick()
         assert await assigned_events(scene) == ["1"]
 
@@ -167,27 +167,27 @@ async def test_orange_and_red_admit_nothing(backend: BackendUnderTest) -> None:
 async def test_busy_processors_let_one_run_at_a_time_begin(backend: BackendUnderTest) -> None:
     busy = {"stop_level": "green", "slot_share": 0.0, "slot_reason": "cpu_percent: 97"}
     async with opened(backend, PR) as scene:
-        await scene.measure("red", "cpu_percent: 97", **busy)
+        await scene.set_health("red", "cpu_percent: 97", **busy)
         await scene.send(*(make_event(number, repo=f"acme/{number}", priority=Priority.LOW) for number in (1, 2, 3)))
         assert await assigned_events(scene) == ["1"]
         async with scene.bus.transaction() as transaction:
             (wait,) = (await explain_event(transaction, "evt-github-2", scene.clock(), scene.context)).waits
-        task = await scene.task_of("evt-github-1")
+        task = await scene.assignment_of("evt-github-1")
         assert wait.held_by == f"the machine is busy (CPU pressure 97 %), so one run at a time, held by {task}"
         await scene.complete(task)
         assert await assigned_events(scene) == ["1", "2"]
-        await scene.measure("yellow", "cpu_percent: 65", **{**busy, "slot_share": 0.5})
+        await scene.set_health("yellow", "cpu_percent: 65", **{**busy, "slot_share": 0.5})
         await scene.tick()
         assert await assigned_events(scene) == ["1", "2", "3"]
 
 
 async def test_a_stale_reading_of_the_health_counts_as_orange(backend: BackendUnderTest) -> None:
     async with opened(backend, PR) as scene:
-        await scene.measure("green")
+        await scene.set_health("green")
         scene.clock.forward(seconds=121)
         await scene.send(make_event(1, priority=Priority.HIGH))
-        assert await scene.lines() == {"evt-github-1": "ready"}
-        await scene.measure("green")
+        assert await scene.waiting_lines() == {"evt-github-1": "ready"}
+        await scene.set_health("green")
         await scene.tick()
         assert await assigned_events(scene) == ["1"]
 
@@ -196,7 +196,7 @@ async def test_a_slot_whose_holder_waits_is_found_by_the_timer(backend: BackendU
     async with opened(backend, PR, settings=KingSettings(soldiers=1)) as scene:
         await scene.send(make_event(1), make_event(2, repo="acme/b"))
         async with scene.bus.transaction() as transaction:
-            record = await transaction.get("task", await scene.task_of("evt-github-1"))
+            record = await transaction.get("task", await scene.assignment_of("evt-github-1"))
             assert record
             await transaction.put(replace(record, state="failed", doc={**record.doc, "status": "failed"}))
         await scene.tick()
@@ -205,12 +205,12 @@ async def test_a_slot_whose_holder_waits_is_found_by_the_timer(backend: BackendU
 
 async def test_many_that_wait_for_one_repository_do_not_keep_others_waiting(backend: BackendUnderTest) -> None:
     async with opened(backend, PR) as scene:
-        await scene.measure("red")
+        await scene.set_health("red")
         await scene.send(*(make_event(number) for number in range(1, 46)), make_event(46, repo="acme/lib"))
-        await scene.measure("green")
+        await scene.set_health("green")
         await scene.tick()
         assert await assigned_events(scene) == ["1", "46"]
-        assert set((await scene.lines()).values()) == {"repo:acme/app"}
+        assert set((await scene.waiting_lines()).values()) == {"repo:acme/app"}
 
 
 async def test_an_event_damaged_by_a_person_blocks_nothing_else(backend: BackendUnderTest) -> None:
@@ -220,7 +220,7 @@ async def test_an_event_damaged_by_a_person_blocks_nothing_else(backend: Backend
             record = await transaction.get("event", "evt-github-2")
             assert record
             await transaction.put(replace(record, doc={"id": "evt-github-2"}))
-        await scene.complete(await scene.task_of("evt-github-1"))
+        await scene.complete(await scene.assignment_of("evt-github-1"))
         assert await assigned_events(scene) == ["1", "3"]
 
 
@@ -229,18 +229,18 @@ async def test_a_budget_beyond_that_of_the_day_takes_the_whole_day(backend: Back
     async with opened(backend, dear) as scene:
         await scene.send(make_event(1), make_event(2, repo="acme/lib"))
         assert await assigned_events(scene) == ["1"]
-        assert await scene.lines() == {"evt-github-2": "money"}
+        assert await scene.waiting_lines() == {"evt-github-2": "money"}
 
 
 async def test_hundreds_that_wait_are_served_in_order_of_their_rank(backend: BackendUnderTest) -> None:
     async with opened(backend, PR, settings=KingSettings(soldiers=1)) as scene:
-        await scene.measure("red")
+        await scene.set_health("red")
         for number in range(1, 31):
             age = timedelta(minutes=(number * 7) % 30)
             await scene.send(make_event(number, repo=f"acme/{number % 3}", created_at=scene.clock() - age))
         expected = [record.doc["event_id"] for record in await scene.find(WAITING_ENTRIES.name)]
-        await scene.measure("green")
+        await scene.set_health("green")
         await scene.tick()
         for event_id in expected:
-            await scene.complete(await scene.task_of(event_id))
+            await scene.complete(await scene.assignment_of(event_id))
         assert [assignment.event_id for assignment in await scene.assigned()] == expected

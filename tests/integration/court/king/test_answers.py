@@ -22,8 +22,8 @@ def reply(number: int, task_id: str, text: str = "yes", user: str = "anna", **mo
 async def asking(scene: Scene, **more: object) -> str:
     """Let the assignment of the first event ask a question, and return it."""
     await scene.send(make_event(1))
-    task = await scene.task_of("evt-github-1")
-    await scene.ask(task, **more)
+    task = await scene.assignment_of("evt-github-1")
+    await scene.ask_person(task, **more)
     return task
 
 
@@ -47,7 +47,7 @@ async def test_an_answer_passes_slots_and_health(backend: BackendUnderTest) -> N
     async with opened(backend, PR, settings=KingSettings(soldiers=1)) as scene:
         task = await asking(scene)
         await scene.send(make_event(2))
-        await scene.measure("red")
+        await scene.set_health("red")
         await scene.send(reply(3, task))
         holders = (await scene.quota("soldiers")).holders
         assert sorted(holders) == ["task-20261115-002", "task-20261115-003"]
@@ -59,9 +59,9 @@ async def test_an_answer_waits_for_money(backend: BackendUnderTest) -> None:
     async with opened(backend, PR, settings=settings) as scene:
         task = await asking(scene)
         await scene.send(make_event(2), reply(3, task))
-        assert (await scene.lines())["evt-slack-3"] == "answer"
+        assert (await scene.waiting_lines())["evt-slack-3"] == "answer"
         assert (await scene.event("evt-slack-3")).status == "pending"
-        await scene.complete(await scene.task_of("evt-github-2"))
+        await scene.complete(await scene.assignment_of("evt-github-2"))
         assert (await scene.event("evt-slack-3")).outcome == "answered"
         assert (await scene.quota("money")).held == 6
 
@@ -71,11 +71,11 @@ async def test_expensive_answers_that_wait_for_money_do_not_hide_an_affordable_o
 ) -> None:
     settings = KingSettings(soldiers=9, soldiers_per_repo=9, daily_usd=100, reserved_usd=1)
     async with opened(backend, PR, settings=settings) as scene:
-        # The last of them works on, and holds some of the money.
+        # The last assignment still runs, and keeps its share of the reserved money.
         await scene.send(*(make_event(number) for number in range(1, 9)))
-        tasks = [await scene.task_of(f"evt-github-{number}") for number in range(1, 8)]
+        tasks = [await scene.assignment_of(f"evt-github-{number}") for number in range(1, 8)]
         for task in tasks:
-            await scene.ask(task, usd=0.5 if task == tasks[-1] else 100)
+            await scene.ask_person(task, usd=0.5 if task == tasks[-1] else 100)
         await scene.send(*(reply(number, task) for number, task in enumerate(tasks, start=11)))
         outcomes = [(await scene.event(f"evt-slack-{number}")).outcome for number in range(11, 18)]
         assert outcomes == [*[""] * 6, "answered"]
@@ -103,7 +103,7 @@ async def test_a_late_release_notice_takes_no_slots_from_the_resumed_assignment(
     async with opened(backend, PR) as scene:
         task = await asking(scene)
         await scene.send(reply(2, task))
-        await scene.rest(task, AssignmentStatus.NEEDS_HUMAN)
+        await scene.store_assignment(task, AssignmentStatus.NEEDS_HUMAN)
         assert list((await scene.quota("soldiers")).holders) == ["task-20261115-002"]
 
 
@@ -118,7 +118,7 @@ async def test_a_message_that_is_not_an_answer_is_ignored_with_its_reason(backen
             "mallory may not answer; allowed: anna",
             "the answer is empty",
         ]
-        await scene.rest(task, AssignmentStatus.FAILED)
+        await scene.store_assignment(task, AssignmentStatus.FAILED)
         await scene.send(reply(5, task))
         assert (await scene.event("evt-slack-5")).reason == f"{task} is not waiting for an answer, it is failed"
         assert len(await scene.assigned()) == 1
@@ -156,7 +156,7 @@ async def test_an_assignment_may_ask_again(backend: BackendUnderTest) -> None:
         await scene.send(reply(2, task))
         _, resumed = await scene.assigned()
         scene.clock.forward(minutes=5)
-        await scene.ask(resumed.id)
+        await scene.ask_person(resumed.id)
         later = reply(3, resumed.id, "go on")
         await scene.send(later)
         *_, third = await scene.assigned()
@@ -171,7 +171,7 @@ async def test_an_answer_to_an_earlier_question_is_none_to_the_next(backend: Bac
         await scene.send(reply(2, task, asked_at=first))
         _, resumed = await scene.assigned()
         scene.clock.forward(minutes=5)
-        await scene.ask(resumed.id)
+        await scene.ask_person(resumed.id)
         await scene.send(reply(3, task, "too late", asked_at=first))
         assert (await scene.event("evt-slack-3")).reason == "that question is closed"
         await scene.send(reply(4, task, "in time", asked_at=scene.clock().isoformat()))

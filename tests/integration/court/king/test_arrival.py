@@ -48,7 +48,7 @@ async def test_a_completed_assignment_frees_its_slots_books_its_cost_and_complet
 ) -> None:
     async with opened(backend, PR) as scene:
         await scene.send(make_event(1))
-        task = await scene.task_of("evt-github-1")
+        task = await scene.assignment_of("evt-github-1")
         await scene.complete(task, reason="commented", cost_usd=1.25)
         event = await scene.event("evt-github-1")
         assert (event.status, event.outcome, event.reason) == ("completed", "completed", "commented")
@@ -61,7 +61,9 @@ async def test_a_completed_assignment_frees_its_slots_books_its_cost_and_complet
 async def test_a_failed_assignment_fails_its_event_with_the_reason(backend: BackendUnderTest) -> None:
     async with opened(backend, PR) as scene:
         await scene.send(make_event(1))
-        await scene.rest(await scene.task_of("evt-github-1"), AssignmentStatus.FAILED, reason="no tests pass")
+        await scene.store_assignment(
+            await scene.assignment_of("evt-github-1"), AssignmentStatus.FAILED, reason="no tests pass"
+        )
         event = await scene.event("evt-github-1")
         assert (event.status, event.outcome, event.reason) == ("failed", "failed", "no tests pass")
 
@@ -77,7 +79,7 @@ async def test_an_unwanted_event_stays_unrouted_until_it_is_routed_again(backend
         async with scene.bus.transaction() as transaction:
             await reroute_event(transaction, "evt-github-1")
         await scene.settle()
-        assert (await scene.assignment(await scene.task_of("evt-github-1"))).target_general == "gen-pr"
+        assert (await scene.assignment(await scene.assignment_of("evt-github-1"))).target_general == "gen-pr"
         with pytest.raises(IllegalTransition, match="only an unrouted event"):
             async with scene.bus.transaction() as transaction:
                 await reroute_event(transaction, "evt-github-1")
@@ -92,7 +94,7 @@ async def test_an_event_for_two_generals_completes_when_both_are_done(backend: B
         assert {first.target_general, second.target_general} == {"gen-pr", "gen-audit"}
         await scene.complete(first.id)
         assert (await scene.event("evt-github-1")).status is EventStatus.DISPATCHED
-        await scene.rest(second.id, AssignmentStatus.SKIPPED)
+        await scene.store_assignment(second.id, AssignmentStatus.SKIPPED)
         event = await scene.event("evt-github-1")
         assert (event.status, event.outcome) == ("completed", "completed")
 
@@ -100,15 +102,15 @@ async def test_an_event_for_two_generals_completes_when_both_are_done(backend: B
 async def test_an_event_is_dispatched_only_when_all_its_generals_have_it(backend: BackendUnderTest) -> None:
     audit = make_package("gen-audit", wants("*", also=True), order=200)
     async with opened(backend, PR, audit) as scene:
-        await scene.measure("red")
+        await scene.set_health("red")
         await scene.send(make_event(1))
-        assert await scene.lines() == {"evt-github-1": "ready"}
-        await scene.measure("green")
+        assert await scene.waiting_lines() == {"evt-github-1": "ready"}
+        await scene.set_health("green")
         await scene.tick()
         # Both work in one repository, so one waits for the other.
         (first,) = await scene.assigned()
         assert (await scene.event("evt-github-1")).status is EventStatus.PENDING
-        await scene.rest(first.id, AssignmentStatus.FAILED, reason="broken")
+        await scene.store_assignment(first.id, AssignmentStatus.FAILED, reason="broken")
         _, second = await scene.assigned()
         assert (await scene.event("evt-github-1")).status is EventStatus.DISPATCHED
         await scene.complete(second.id)
@@ -126,9 +128,9 @@ async def test_a_newer_event_takes_the_place_of_one_that_waits(backend: BackendU
         assert outcomes == ["superseded", "superseded", ""]
         reasons = [entry.data["reason"] for entry in await scene.log("event.discarded")]
         assert reasons == ["superseded by evt-github-3", "superseded by evt-github-4"]
-        assert await scene.lines() == {"evt-github-4": "repo:acme/app"}
-        await scene.complete(await scene.task_of("evt-github-1"))
-        # One that is assigned already is left alone.
+        assert await scene.waiting_lines() == {"evt-github-4": "repo:acme/app"}
+        await scene.complete(await scene.assignment_of("evt-github-1"))
+        # An event that is already assigned is not changed.
         await scene.send(make_event(5, payload={"number": 7}))
         assert (await scene.event("evt-github-4")).status is EventStatus.DISPATCHED
         assert (await scene.event("evt-github-5")).status is EventStatus.PENDING
@@ -159,14 +161,14 @@ async def test_a_debounced_event_is_held_back_for_newer_ones_and_the_newest_cont
     async with opened(backend, patient) as scene:
         first, second = (make_event(number, payload={"number": 7}) for number in (1, 2))
         await scene.send(first)
-        assert await scene.lines() == {first.id: "held"}
+        assert await scene.waiting_lines() == {first.id: "held"}
         scene.clock.forward(seconds=40)
         await scene.tick()
         await scene.send(second)
         scene.clock.forward(seconds=40)
         await scene.tick()
-        # It is held since it came, not since the first came.
-        assert await scene.lines() == {second.id: "held"}
+        # Its waiting time counts from its own arrival, not from that of the first event.
+        assert await scene.waiting_lines() == {second.id: "held"}
         scene.clock.forward(seconds=30)
         await scene.tick()
         assert (await scene.event(first.id)).outcome == "superseded"
@@ -190,25 +192,25 @@ async def test_a_general_that_is_gone_keeps_its_events_waiting_until_it_is_back(
         await scene.send(make_event(1))
         await scene.send(make_event(2))
         scene.packages.remove(PR)
-        await scene.complete(await scene.task_of("evt-github-1"))
+        await scene.complete(await scene.assignment_of("evt-github-1"))
         await scene.tick()
-        assert await scene.lines() == {"evt-github-2": "absent:gen-pr"}
+        assert await scene.waiting_lines() == {"evt-github-2": "absent:gen-pr"}
         scene.packages.append(PR)
         await scene.tick()
-        assert await scene.task_of("evt-github-2")
+        assert await scene.assignment_of("evt-github-2")
 
 
 async def test_a_jira_event_works_in_the_repository_of_its_general(backend: BackendUnderTest) -> None:
     jira = make_package("gen-jira", wants("jira.*"), default_repo="acme/app")
     async with opened(backend, jira) as scene:
         await scene.send(make_event(1, "jira.ticket.assigned", source="jira", repo=None))
-        assert (await scene.assignment(await scene.task_of("evt-jira-1"))).repo == "acme/app"
+        assert (await scene.assignment(await scene.assignment_of("evt-jira-1"))).repo == "acme/app"
         assert (await scene.quota("repo:acme/app")).holders
 
 
 async def test_places_are_kept_in_the_order_of_their_rank(backend: BackendUnderTest) -> None:
     async with opened(backend, PR) as scene:
-        await scene.measure("red")
+        await scene.set_health("red")
         low = make_event(1, priority=Priority.LOW, created_at=NOON - timedelta(hours=5))
         normal = make_event(2, created_at=NOON - timedelta(hours=2))
         high = make_event(3, priority=Priority.HIGH)

@@ -72,11 +72,11 @@ async def test_a_sent_event_is_decided_about_and_explains_itself(tmp_path: Path,
     terminal = Terminal(tmp_path, f"file:{realm}")
     write_general(realm / "generals")
     words = ("--type", "github.pr.comment", "--repo", "acme/app", "--payload", '{"number": 7}')
-    sent = terminal.ask("event", "send", *words)
+    sent = terminal.run_json("event", "send", *words)
     assert sent["id"].startswith("evt-cli-")
     async with a_king(realm) as bus:
         await until_idle(bus)
-    explained = terminal.ask("why", sent["id"])
+    explained = terminal.run_json("why", sent["id"])
     assert explained["standing"] == "It was given to gen-pr by gen-pr#1."
     assert explained["event"]["payload"] == {"number": 7}
     shown = terminal.run("why", sent["id"]).out
@@ -90,17 +90,17 @@ def test_an_event_is_imported_from_a_file_once_and_without_its_later_fields(tmp_
     terminal = Terminal(tmp_path, f"file:{realm}")
     document = {"id": "evt-jira-1", "type": "jira.ticket.assigned", "routes": [{"general": "gen-x", "rule": "mine"}]}
     (tmp_path / "event.json").write_text(json.dumps(document))
-    filed = terminal.ask("event", "send", f"@{tmp_path / 'event.json'}")
+    filed = terminal.run_json("event", "send", f"@{tmp_path / 'event.json'}")
     assert (filed["source"], filed.get("routes")) == ("jira", None)
-    assert terminal.ask("event", "send", f"@{tmp_path / 'event.json'}") == filed
+    assert terminal.run_json("event", "send", f"@{tmp_path / 'event.json'}") == filed
 
 
 async def test_an_unwanted_event_is_routed_again(tmp_path: Path, realm: Path) -> None:
     terminal = Terminal(tmp_path, f"file:{realm}")
     await told_of(realm, make_event(1))
-    assert [event["id"] for event in terminal.ask("event", "list", "--outcome", "unrouted")] == ["evt-github-1"]
+    assert [event["id"] for event in terminal.run_json("event", "list", "--outcome", "unrouted")] == ["evt-github-1"]
     write_general(realm / "generals")
-    assert terminal.ask("event", "reroute", "evt-github-1")["status"] == "pending"
+    assert terminal.run_json("event", "reroute", "evt-github-1")["status"] == "pending"
     async with a_king(realm) as bus:
         await until_idle(bus)
     refused = terminal.run("event", "reroute", "evt-github-1")
@@ -117,7 +117,7 @@ async def test_rules_are_tried_on_past_events(tmp_path: Path, realm: Path) -> No
         make_event(3, created_at=now - timedelta(days=9)),
     )
     rules = write_general(tmp_path / "draft")
-    simulated = terminal.ask("simulate", "--since", "1d", "--rules", str(rules))
+    simulated = terminal.run_json("simulate", "--since", "1d", "--rules", str(rules))
     assert [(each["event_id"], each["change"]) for each in simulated["differences"]] == [
         ("evt-github-1", "newly routed")
     ]
@@ -130,5 +130,5 @@ def test_a_document_that_is_not_an_event_is_refused_with_a_sentence(tmp_path: Pa
     assert terminal.run("event", "send").code == 2
     assert "is not a valid event type" in terminal.run("event", "send", "--type", "Not A Type").err
     assert "is not a valid event id" in terminal.run("event", "send", "--type", "a.b", "--id", "evt-x").err
-    terminal.ask("event", "send", "--type", "a.b")
+    terminal.run_json("event", "send", "--type", "a.b")
     assert terminal.run("why", "evt-nobody-1").code == 1

@@ -1,4 +1,4 @@
-"""What admission costs does not depend on how many wait."""
+"""The cost of admission does not depend on the number of waiting events."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -116,7 +116,7 @@ async def test_admission_costs_as_much_with_ten_thousand_that_wait_as_with_ten(
     cluster.drop_database(name)
     many = await costs(dsn, MANY)
     for what, (statements, buffers) in few.items():
-        # The server may tell of the last statement a moment later.
+        # The server may report the last statement a moment later.
         assert many[what][0] <= statements + 1, what
         # A deeper index is a page or two more for each lookup.
         assert many[what][1] <= buffers * 2 + 20, what

@@ -54,16 +54,16 @@ async def test_two_kings_never_give_the_last_slot_twice(backend: BackendUnderTes
                 await scene.settle()
         assert [assignment.event_id for assignment in await scene.assigned()] == ["evt-github-2"]
         assert len((await scene.quota("soldiers")).holders) == 1
-        assert await scene.lines() == {"evt-github-1": "ready"}
+        assert await scene.waiting_lines() == {"evt-github-1": "ready"}
 
 
 @pytest.mark.both_stores
 async def test_two_kings_admit_an_event_once(backend: BackendUnderTest) -> None:
     barrier = Barrier(makes_assignment)
     async with opened(backend, PR) as scene, backend.open(TOPOLOGY, EVERY_KIND) as other:
-        await scene.measure("red")
+        await scene.set_health("red")
         await scene.send(make_event(1))
-        await scene.measure("green")
+        await scene.set_health("green")
         slow = asyncio.create_task(run_timers_once(barrier.wrap(other), scene.context))
         await barrier.reached()
         await scene.tick()
@@ -79,8 +79,8 @@ async def test_two_kings_take_one_answer(backend: BackendUnderTest) -> None:
     async with opened(backend, PR, kings=0) as scene:
         async with another_king(backend, scene):
             await scene.send(make_event(1))
-            task = await scene.task_of("evt-github-1")
-            await scene.ask(task)
+            task = await scene.assignment_of("evt-github-1")
+            await scene.ask_person(task)
         reply = {"event_type": "slack.human_response", "source": "slack", "priority": Priority.HIGH}
         await arrive(scene, 2, payload={"task_id": task, "text": "yes"}, **reply)
         async with another_king(backend, scene, wrap=barrier.wrap):
@@ -109,7 +109,7 @@ async def test_two_kings_fire_a_schedule_once(backend: BackendUnderTest) -> None
         slow = asyncio.create_task(run_timers_once(barrier.wrap(other), scene.context))
         await barrier.reached()
         fast = asyncio.create_task(run_timers_once(scene.bus, scene.context))
-        # Where keys are taken at once, the second waits for the first to end.
+        # On a store that locks keys, the second King waits until the first has ended.
         await asyncio.wait({fast}, timeout=1)
         barrier.open()
         await asyncio.wait_for(asyncio.gather(slow, fast), PATIENCE_SECONDS)
@@ -145,7 +145,7 @@ async def test_many_events_under_two_kings_keep_every_limit_and_all_end(backend:
             await arrive(scene, number, repo=f"acme/{number % 5}")
 
         async def all_have_ended() -> bool:
-            # A slot that two Kings both left is found by the clock.
+            # The periodic check finds a slot that two Kings have overlooked.
             await scene.tick()
             events = await scene.find("event")
             return [event.state for event in events] == ["completed"] * count

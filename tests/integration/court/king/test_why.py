@@ -26,7 +26,7 @@ async def test_a_waiting_event_shows_what_holds_it_and_how_many_are_ahead(backen
         (wait,) = (await why(scene, "evt-github-3")).waits
         assert (wait.general, wait.line, wait.ahead) == ("gen-pr", "ready", 1)
         assert wait.held_by == "all soldiers are busy (1 of 1), held by task-20261115-001"
-        await scene.measure("yellow", "memory at 65 %")
+        await scene.set_health("yellow", "memory at 65 %")
         (wait,) = (await why(scene, "evt-github-3")).waits
         assert wait.held_by == "health is yellow (memory at 65 %), so only high-priority work starts"
 

@@ -118,7 +118,7 @@ class Scene:
         self.operations: Operations = backend.operations(bus)
         self._numbers = itertools.count(1)
 
-    async def ask(
+    async def make_petition(
         self,
         kind: str,
         body: dict[str, Any],
@@ -152,7 +152,7 @@ class Scene:
             )
 
     async def comment(self, text: str = "Well done.", **more: Any) -> Petition:
-        return await self.ask("github.comment", {"body": text}, **more)
+        return await self.make_petition("github.comment", {"body": text}, **more)
 
     async def defer(self, run: Workflow = RUN) -> None:
         """Let the General check the waiting petitions."""
@@ -283,7 +283,7 @@ class Scene:
             worker.stop()
             await asyncio.wait_for(running, PATIENCE_SECONDS)
 
-    async def dies(self, moment: str) -> int:
+    async def run_until_killed(self, moment: str) -> int:
         """Run a worker in its own process that is killed before or after its first call; its lease ends then."""
         arguments = [self.backend.name, self.backend.place, self.github.url, self.jira.url, moment]
         child = await warm.start("tests.integration.court.petitions.child", *arguments)

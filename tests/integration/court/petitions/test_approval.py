@@ -96,7 +96,7 @@ async def test_no_answer_to_the_assignment_is_taken_for_one_to_a_petition(scene:
 
 async def test_events_after_one_that_waits_for_a_person_wait_too(scene: Scene) -> None:
     first = await scene.comment("First.", policy=CAREFUL)
-    second = await scene.ask("slack.message", {"text": "Second."}, policy=CAREFUL)
+    second = await scene.make_petition("slack.message", {"text": "Second."}, policy=CAREFUL)
     third = await scene.comment("Third.", policy=CAREFUL)
     await scene.answer(third, "approve")
     await scene.defer()
@@ -165,7 +165,7 @@ async def test_the_end_of_an_assignment_ends_its_questions(scene: Scene) -> None
 
 
 async def test_no_person_is_asked_about_an_impossible_petition(scene: Scene) -> None:
-    asked = await scene.ask("github.pull_request", {"title": "Repair the fin"}, policy=CAREFUL)
+    asked = await scene.make_petition("github.pull_request", {"title": "Repair the fin"}, policy=CAREFUL)
     assert (asked.state, await scene.question(asked)) == (REFUSED, None)
     assert await scene.records(MESSAGES.name) == []
 

@@ -74,7 +74,7 @@ async def store(scene: Scene, run: Run) -> None:
         )
 
 
-async def types(terminal: Terminal, *words: str) -> Done:
+async def cli(terminal: Terminal, *words: str) -> Done:
     done = await asyncio.to_thread(terminal.run, *words)
     assert done.code == 0, done.err
     return done
@@ -88,8 +88,8 @@ async def test_the_ledger_shows_external_actions_and_who_approved_them(scene: Sc
         await scene.answer(comment, APPROVE, "dana")
         await scene.defer()
         await scene.until(comment, PetitionState.PERFORMED)
-        refused: Petition = await scene.ask("jira.comment", {"body": "It flies."}, policy=policy)
-    first, second = (await types(terminal, "petition", "list", ROOT, "--json")).document
+        refused: Petition = await scene.make_petition("jira.comment", {"body": "It flies."}, policy=policy)
+    first, second = (await cli(terminal, "petition", "list", ROOT, "--json")).document
     assert (first["id"], first["task_id"], first["workflow_id"]) == (comment.id, ROOT, f"wf-{ROOT}")
     assert (first["kind"], first["target"], first["state"]) == ("github.comment", f"{REPO}#1", "performed")
     assert first["url"].startswith(f"{scene.github.url}/{REPO}/issues/1#issuecomment-")
@@ -97,19 +97,19 @@ async def test_the_ledger_shows_external_actions_and_who_approved_them(scene: Sc
     assert first["asked_at"] < first["ended_at"]
     assert (second["id"], second["state"]) == (refused.id, "refused")
     assert "does not allow jira.comment" in second["reason"]
-    table = (await types(terminal, "petition", "list")).out
+    table = (await cli(terminal, "petition", "list")).out
     assert all(words in table for words in (comment.id[-8:], "dana", first["url"], "does not allow jira.comment"))
-    shown = (await types(terminal, "petition", "show", comment.id[-8:], "--json")).document
+    shown = (await cli(terminal, "petition", "show", comment.id[-8:], "--json")).document
     assert (shown["id"], shown["body"]["body"], shown["asked_as"]) == (
         comment.id,
         "Merge this at once.",
         list(comment.asked_as),
     )
-    assert "Merge this at once." in (await types(terminal, "petition", "show", comment.id)).out
+    assert "Merge this at once." in (await cli(terminal, "petition", "show", comment.id)).out
 
 
 async def test_without_petitions_the_ledger_is_empty(scene: Scene, terminal: Terminal) -> None:
-    assert (await types(terminal, "petition", "list")).out == "There are no petitions.\n"
+    assert (await cli(terminal, "petition", "list")).out == "There are no petitions.\n"
     unknown = await asyncio.to_thread(terminal.run, "petition", "list", "task-20200101-001")
     assert (unknown.code, "no workflow 'task-20200101-001'" in unknown.err) == (1, True)
     nowhere = await asyncio.to_thread(terminal.run, "petition", "show", "abcdef12")
@@ -120,13 +120,13 @@ async def test_without_petitions_the_ledger_is_empty(scene: Scene, terminal: Ter
 async def test_a_rolled_back_run_is_warned_of_what_git_cannot_undo(scene: Scene, terminal: Terminal, run: Run) -> None:
     await store(scene, run)
     await register_host(scene.bus, "host-a", 4, timedelta(minutes=10))
-    first, second = (await types(terminal, "petition", "list", "wf-1", "--json")).document
+    first, second = (await cli(terminal, "petition", "list", "wf-1", "--json")).document
     assert (first["left_behind"], second["left_behind"]) == (False, False)
-    [left] = (await types(terminal, "petition", "list", "wf-1", "--after", "w1-c1", "--json")).document
+    [left] = (await cli(terminal, "petition", "list", "wf-1", "--after", "w1-c1", "--json")).document
     assert left["id"] == second["id"]
-    both = (await types(terminal, "petition", "list", "wf-1", "--after", "base", "--json")).document
+    both = (await cli(terminal, "petition", "list", "wf-1", "--after", "base", "--json")).document
     assert [each["id"] for each in both] == [first["id"], second["id"]]
-    resumed = await types(terminal, "workflow", "resume", "wf-1", "--from", "w1-c1", "--json")
+    resumed = await cli(terminal, "workflow", "resume", "wf-1", "--from", "w1-c1", "--json")
     assert resumed.err.count("Git cannot undo this") == 1
     assert f"github.comment is performed, {second['url']}" in resumed.err
 
@@ -137,13 +137,13 @@ async def test_events_after_a_rollback_stay_marked_until_they_are_requested_agai
     run.do(operations.resume, operations.FromCheckpoint(run.workflow.checkpoints[0].id))
     run.succeed(commands.RollBack)
     await store(scene, run)
-    first, second = (await types(terminal, "petition", "list", "wf-1", "--json")).document
+    first, second = (await cli(terminal, "petition", "list", "wf-1", "--json")).document
     assert (first["left_behind"], second["left_behind"]) == (False, True)
-    assert (await types(terminal, "petition", "list", "wf-1")).out.count("git cannot undo it") == 1
+    assert (await cli(terminal, "petition", "list", "wf-1")).out.count("git cannot undo it") == 1
     run.receive(spoken(run.until(commands.SendQuery, work_index=1), "p3"))
     await store(scene, run)
     again = await scene.comment("I have finished.", run=run.workflow, root=assignment(id=TASK), name="p3")
     assert again.state is PetitionState.PERFORMED
-    first, second = (await types(terminal, "petition", "list", "wf-1", "--json")).document
+    first, second = (await cli(terminal, "petition", "list", "wf-1", "--json")).document
     assert (first["left_behind"], second["left_behind"]) == (False, False)
     assert len(scene.texts()) == 2

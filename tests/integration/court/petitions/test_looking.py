@@ -105,7 +105,7 @@ async def test_a_step_that_others_took_and_took_back_before_we_asked_is_not_ours
         assert await effect.reconcile(wanted) == Absent()
         assert isinstance(await effect.call(wanted), Acked)
         await people(ticket, f"tickets/{TICKET}", status="Done")
-        # Their clock may be behind ours, so our step seems to be earlier.
+        # If the clock of Jira is behind ours, Jira dates our transition before our call.
         later = {**wanted.request, "since": (utc_now() - timedelta(minutes=4)).isoformat()}
         assert isinstance(await effect.reconcile(Attempt(1, "one", later, 1)), Present)
 

@@ -1,4 +1,4 @@
-"""An answer that is lost, a server that breaks, a worker that is killed: what was done is found and not repeated."""
+"""After a lost answer, a server error or a killed worker, an executed call is found and not repeated."""
 
 import signal
 from typing import Any
@@ -22,7 +22,7 @@ def site_of(scene: Scene, kind: str) -> RunningServer:
     return scene.github if kind.startswith("github") else scene.jira
 
 
-# A transition is answered by nothing that could be cut.
+# The answer to a transition is empty, so it cannot be cut.
 CUT = [kind for kind in ASKED if kind != "jira.transition"]
 
 
@@ -33,7 +33,7 @@ async def test_a_call_whose_answer_is_lost_is_found_and_not_repeated(scene: Scen
     body, call = ASKED[kind]
     scene.trouble(site_of(scene, kind), kind=trouble, method="POST")
     async with scene.performing():
-        asked = await scene.ask(kind, body)
+        asked = await scene.make_petition(kind, body)
         done = await scene.until(asked, PERFORMED)
     assert scene.made(site_of(scene, kind), call) == 1
     assert await scene.attempts(asked) == ["ACKED"]
@@ -45,7 +45,7 @@ async def test_a_call_that_a_broken_server_did_not_make_is_made_again(scene: Sce
     body, call = ASKED[kind]
     scene.trouble(site_of(scene, kind), kind="refuse", method="POST", status=502)
     async with scene.performing():
-        asked = await scene.ask(kind, body)
+        asked = await scene.make_petition(kind, body)
         await scene.until(asked, PERFORMED)
     assert scene.made(site_of(scene, kind), call) == 1
     assert await scene.attempts(asked) == ["UNKNOWN", "ACKED"]
@@ -68,8 +68,8 @@ async def test_nothing_is_sent_again_while_its_outcome_is_unknown(scene: Scene) 
 @pytest.mark.parametrize(("moment", "made"), [("before", 0), ("after", 1)])
 async def test_a_killed_worker_leaves_exactly_one(scene: Scene, kind: str, moment: str, made: int) -> None:
     body, call = ASKED[kind]
-    asked = await scene.ask(kind, body)
-    assert await scene.dies(moment) == -signal.SIGKILL
+    asked = await scene.make_petition(kind, body)
+    assert await scene.run_until_killed(moment) == -signal.SIGKILL
     assert scene.made(site_of(scene, kind), call) == made
     assert await scene.attempts(asked) == ["SENT"]
     async with scene.performing():

@@ -38,7 +38,7 @@ async def run(scene: Scene) -> Run:
 
 async def pull_request(scene: Scene, run: Run, policy: GeneralPolicy = ALLOWED) -> Petition:
     body = {"title": "Repair the fin", "body": "It flies."}
-    return await scene.ask("github.pull_request", body, run=run.workflow, name="p1", policy=policy)
+    return await scene.make_petition("github.pull_request", body, run=run.workflow, name="p1", policy=policy)
 
 
 def takes_its_checkpoint(run: Run) -> None:
@@ -82,7 +82,7 @@ async def test_a_pull_request_may_be_approved_before_there_is_a_checkpoint_to_ma
 
 async def test_a_message_waits_for_earlier_ones_in_flight_elsewhere(scene: Scene) -> None:
     first = await scene.comment("First.")
-    second = await scene.ask("slack.message", {"text": "Second."})
+    second = await scene.make_petition("slack.message", {"text": "Second."})
     third = await scene.comment("Third.")
     assert (first.state, second.state, third.state) == (GRANTED, REQUESTED, REQUESTED)
     assert await scene.records(MESSAGES.name) == []
@@ -96,11 +96,11 @@ async def test_a_message_waits_for_earlier_ones_in_flight_elsewhere(scene: Scene
 
 
 async def test_a_refused_or_failed_petition_does_not_delay_the_others(scene: Scene) -> None:
-    refused = await scene.ask("github.merge", {})
-    failed = await scene.ask("jira.transition", {"to": "Flying"})
+    refused = await scene.make_petition("github.merge", {})
+    failed = await scene.make_petition("jira.transition", {"to": "Flying"})
     async with scene.performing():
         await scene.until(failed, FAILED)
-        reported = await scene.ask("slack.message", {"text": "It does not fly."})
+        reported = await scene.make_petition("slack.message", {"text": "It does not fly."})
     assert (refused.state, reported.state) == (REFUSED, PERFORMED)
 
 
@@ -113,7 +113,7 @@ async def test_petitions_are_performed_in_order_and_none_is_forgotten(scene: Sce
     async with scene.performing(), scene.caring():
         for number in range(5):
             asked.append(await scene.comment(f"Comment {number}.", policy=many))
-            asked.append(await scene.ask("slack.message", {"text": f"Message {number}."}, policy=many))
+            asked.append(await scene.make_petition("slack.message", {"text": f"Message {number}."}, policy=many))
         done = [await scene.until(each, PERFORMED) for each in asked]
     ends = [each.ended_at for each in done if each.ended_at]
     assert len(ends) == 10
@@ -123,14 +123,14 @@ async def test_petitions_are_performed_in_order_and_none_is_forgotten(scene: Sce
 async def test_a_waiting_petition_is_always_checked_again(scene: Scene) -> None:
     await scene.comment("First.")
     assert await scene.settled() == []
-    await scene.ask("slack.message", {"text": "Second."})
+    await scene.make_petition("slack.message", {"text": "Second."})
     assert await scene.settled() == [("PetitionsDue", ROOT)]
 
 
 async def test_an_agent_gets_the_verdict_under_every_name_by_which_it_asked(scene: Scene, run: Run) -> None:
     await scene.comment("Well done.", name="t-a1-p1")
     await scene.comment("Well done.", name="t-a2-p1")
-    await scene.ask("github.merge", {}, name="t-a1-p2")
+    await scene.make_petition("github.merge", {}, name="t-a1-p2")
     await pull_request(scene, run)
     assert await scene.verdict("t-a1-p1") == await scene.verdict("t-a2-p1") == PetitionVerdict(granted=True)
     refused = await scene.verdict("t-a1-p2")

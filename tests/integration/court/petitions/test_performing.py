@@ -34,14 +34,14 @@ async def test_a_comment_is_written_once_and_its_general_is_notified(scene: Scen
 
 async def test_a_review_carries_its_verdict(scene: Scene) -> None:
     async with scene.performing():
-        await scene.until(await scene.ask("github.review", {"event": "APPROVE"}, policy=APPROVING), PERFORMED)
+        await scene.until(await scene.make_petition("github.review", {"event": "APPROVE"}, policy=APPROVING), PERFORMED)
     [review] = scene.github.application[STATE_FILE].state["reviews"]
     assert review["state"] == "APPROVED"
     assert review["body"].startswith("<!-- kingdom:")
 
 
 async def test_an_approval_that_the_policy_does_not_name_is_never_sent(scene: Scene) -> None:
-    refused = await scene.ask("github.review", {"event": "APPROVE", "body": "Fine."})
+    refused = await scene.make_petition("github.review", {"event": "APPROVE", "body": "Fine."})
     assert refused.state is REFUSED
     assert "no github.review with the event APPROVE; use one of: COMMENT, REQUEST_CHANGES" in refused.reason
     assert await scene.waiting() == []
@@ -54,7 +54,7 @@ async def test_no_text_of_an_agent_reaches_a_bot_as_a_command(scene: Scene) -> N
             ("github.review", {"event": "COMMENT", "body": COMMANDS}),
             ("jira.comment", {"body": COMMANDS}),
         ):
-            await scene.until(await scene.ask(kind, body), PERFORMED)
+            await scene.until(await scene.make_petition(kind, body), PERFORMED)
     [review] = scene.github.application[STATE_FILE].state["reviews"]
     [comment] = scene.jira.application[STATE_FILE].state["tickets"][TICKET]["comments"]
     for text in (*scene.texts(), review["body"], str(comment["body"])):
@@ -72,10 +72,10 @@ async def test_a_command_that_the_policy_lists_reaches_its_bot(scene: Scene) -> 
 
 async def test_a_ticket_is_commented_and_moved(scene: Scene) -> None:
     async with scene.performing():
-        comment = await scene.ask("jira.comment", {"body": "It flies.\n\nNow."})
-        move = await scene.ask("jira.transition", {"to": "in review"})
+        comment = await scene.make_petition("jira.comment", {"body": "It flies.\n\nNow."})
+        move = await scene.make_petition("jira.transition", {"to": "in review"})
         commented, moved = await scene.until(comment, PERFORMED), await scene.until(move, PERFORMED)
-        again = await scene.ask("jira.transition", {"to": "In Review"})
+        again = await scene.make_petition("jira.transition", {"to": "In Review"})
         unchanged = await scene.until(again, PERFORMED)
     ticket = scene.jira.application[STATE_FILE].state["tickets"][TICKET]
     lines = [
@@ -90,7 +90,7 @@ async def test_a_ticket_is_commented_and_moved(scene: Scene) -> None:
 
 async def test_the_same_petition_is_performed_once_however_often_it_is_asked_for(scene: Scene) -> None:
     first = await scene.comment("Well done.", name="t-a1-p1")
-    second = await scene.ask(
+    second = await scene.make_petition(
         "github.comment", {"body": "Well done.", "repo": "Acme/Rocket", "number": 1}, name="t-a2-p1"
     )
     async with scene.performing():
@@ -106,9 +106,9 @@ async def test_the_same_petition_is_performed_once_however_often_it_is_asked_for
 
 async def test_a_petition_that_the_policy_forbids_is_never_sent(scene: Scene) -> None:
     async with scene.performing():
-        stranger = await scene.ask("github.comment", {"repo": "acme/other", "number": 1, "body": "Hm."})
-        unknown = await scene.ask("github.merge", {"number": 1})
-        broken = await scene.ask("github.comment", {"text": "Hm."})
+        stranger = await scene.make_petition("github.comment", {"repo": "acme/other", "number": 1, "body": "Hm."})
+        unknown = await scene.make_petition("github.merge", {"number": 1})
+        broken = await scene.make_petition("github.comment", {"text": "Hm."})
         allowed = [await scene.comment(f"Comment {number}.") for number in range(3)]
         fourth = await scene.comment("Comment 3.")
         for each in allowed:
@@ -140,7 +140,7 @@ async def test_a_verdict_that_github_refuses_fails_with_its_reason(scene: Scene)
     own = {"repository": REPO, "title": "Add a window", "head": "window", "by": "kingdom-bot"}
     number = (await scene.people(scene.github, "pull_request", **own))["number"]
     async with scene.performing():
-        asked = await scene.ask("github.review", {"number": number, "event": "APPROVE"}, policy=APPROVING)
+        asked = await scene.make_petition("github.review", {"number": number, "event": "APPROVE"}, policy=APPROVING)
         failed = await scene.until(asked, FAILED)
     assert "422" in failed.reason
     assert "Can not approve your own pull request" in failed.reason
@@ -148,7 +148,7 @@ async def test_a_verdict_that_github_refuses_fails_with_its_reason(scene: Scene)
 
 async def test_a_step_that_does_not_exist_fails_with_those_that_do(scene: Scene) -> None:
     async with scene.performing():
-        failed = await scene.until(await scene.ask("jira.transition", {"to": "Flying"}), FAILED)
+        failed = await scene.until(await scene.make_petition("jira.transition", {"to": "Flying"}), FAILED)
     assert "QP-1 has no transition to 'Flying'" in failed.reason
     assert "Done, In Progress" in failed.reason
 
@@ -171,7 +171,7 @@ async def test_a_limit_is_waited_out(scene: Scene, limit: dict[str, Any]) -> Non
             await scene.people(scene.github, "limits", **limit["limits"])
         asked = await scene.comment()
         if "reset_seconds" in limit.get("limits", {}):
-            # GitHub counts in minutes, for which tests do not wait.
+            # The limit of GitHub lasts for minutes, and tests do not wait that long.
             [due_at] = await eventually(partial(throttled_until, scene, asked), "GitHub wants to be left alone")
             assert due_at > begun + timedelta(seconds=590)
             return
@@ -199,15 +199,15 @@ async def test_a_limit_of_github_does_not_hold_back_jira(scene: Scene) -> None:
 
         await eventually(throttled, "GitHub wants to be left alone")
         elsewhere = assignment(id="task-20261115-002")
-        await scene.ask("jira.comment", {"body": "It flies."}, root=elsewhere)
+        await scene.make_petition("jira.comment", {"body": "It flies."}, root=elsewhere)
         await eventually(lambda: scene.made(scene.jira, "POST comment"), "Jira has the comment")
     assert scene.texts() == []
 
 
 async def test_a_message_to_people_is_left_to_the_envoy(scene: Scene) -> None:
-    asked = await scene.ask("slack.message", {"text": "It flies."})
-    again = await scene.ask("slack.message", {"text": "It flies."})
-    elsewhere = await scene.ask("slack.message", {"text": "It flies.", "channel": "board"})
+    asked = await scene.make_petition("slack.message", {"text": "It flies."})
+    again = await scene.make_petition("slack.message", {"text": "It flies."})
+    elsewhere = await scene.make_petition("slack.message", {"text": "It flies.", "channel": "board"})
     assert (asked.state, again.state, elsewhere.state) == (PERFORMED, PERFORMED, REFUSED)
     [record] = await scene.records(MESSAGES.name)
     assert asked.response == {"message_id": record.id}

@@ -1,4 +1,4 @@
-"""A pull request: a branch at the commit of the run, and one pull request of it, whatever is lost on the way."""
+"""A pull request: one branch at the commit of the run and one pull request for it, even if answers are lost."""
 
 import signal
 from typing import Any
@@ -36,8 +36,8 @@ def commits_become(run: Run, commit: str) -> None:
     run.workflow.checkpoints[0].commits[run.workflow.work_trees[0].id] = commit
 
 
-async def ask(scene: Scene, run: Run, **more: Any) -> Petition:
-    asked = await scene.ask("github.pull_request", {**TITLE, **more}, run=run.workflow, name="p1")
+async def make_petition(scene: Scene, run: Run, **more: Any) -> Petition:
+    asked = await scene.make_petition("github.pull_request", {**TITLE, **more}, run=run.workflow, name="p1")
     assert asked.state is PetitionState.GRANTED
     return asked
 
@@ -54,7 +54,7 @@ def opened(scene: Scene) -> list[dict[str, Any]]:
 
 async def test_the_commit_of_the_run_gets_a_branch_and_a_pull_request(scene: Scene, run: Run) -> None:
     async with scene.performing():
-        done = await scene.until(await ask(scene, run), PERFORMED)
+        done = await scene.until(await make_petition(scene, run), PERFORMED)
     [pull] = opened(scene)
     assert (pull["title"], pull["pull"]["head"]["ref"], pull["pull"]["base"]["ref"]) == (
         "Repair the fin",
@@ -69,7 +69,7 @@ async def test_the_commit_of_the_run_gets_a_branch_and_a_pull_request(scene: Sce
 
 async def test_neither_title_nor_text_of_a_pull_request_are_commands_to_bots(scene: Scene, run: Run) -> None:
     async with scene.performing():
-        await scene.until(await ask(scene, run, title="/merge @bors r+", body="Fine.\n/approve"), PERFORMED)
+        await scene.until(await make_petition(scene, run, title="/merge @bors r+", body="Fine.\n/approve"), PERFORMED)
     [pull] = opened(scene)
     assert pull["title"] == "/\u200bmerge @\u200bbors r+"
     assert pull["body"].startswith("Fine.\n/\u200bapprove\n\n<!-- kingdom:")
@@ -79,7 +79,7 @@ async def test_neither_title_nor_text_of_a_pull_request_are_commands_to_bots(sce
 async def test_whichever_answer_is_lost_there_is_one_pull_request(scene: Scene, run: Run, path: str) -> None:
     scene.trouble(scene.github, kind="lose_answer", method="POST", path=path)
     async with scene.performing():
-        asked = await ask(scene, run)
+        asked = await make_petition(scene, run)
         await scene.until(asked, PERFORMED)
     assert len(opened(scene)) == scene.made(scene.github, "POST git ref") == 1
     assert await scene.attempts(asked) == (["ACKED"] if path == "*/pulls" else ["UNKNOWN", "ACKED"])
@@ -88,8 +88,8 @@ async def test_whichever_answer_is_lost_there_is_one_pull_request(scene: Scene, 
 @pytest.mark.both_stores
 @pytest.mark.parametrize(("moment", "made"), [("before", 0), ("after", 1)])
 async def test_a_killed_worker_leaves_exactly_one_pull_request(scene: Scene, run: Run, moment: str, made: int) -> None:
-    asked = await ask(scene, run)
-    assert await scene.dies(moment) == -signal.SIGKILL
+    asked = await make_petition(scene, run)
+    assert await scene.run_until_killed(moment) == -signal.SIGKILL
     assert len(opened(scene)) == made
     async with scene.performing():
         await scene.until(asked, PERFORMED)
@@ -101,16 +101,16 @@ async def test_an_open_pull_request_of_the_same_branch_counts_as_it(scene: Scene
         scene.github, "pull_request", repository=REPO, title="By hand", head=branch(run), sha=COMMIT
     )
     async with scene.performing():
-        done = await scene.until(await ask(scene, run), PERFORMED)
+        done = await scene.until(await make_petition(scene, run), PERFORMED)
     assert done.response["number"] == theirs["number"]
     assert opened(scene) == []
 
 
 async def test_a_branch_that_is_elsewhere_already_is_not_touched(scene: Scene, run: Run) -> None:
     async with scene.performing():
-        await scene.until(await ask(scene, run), PERFORMED)
+        await scene.until(await make_petition(scene, run), PERFORMED)
         commits_become(run, "badcab" + "0" * 34)
-        failed = await scene.until(await ask(scene, run, title="Another"), FAILED)
+        failed = await scene.until(await make_petition(scene, run, title="Another"), FAILED)
     assert failed.reason == f"the branch {branch(run)} already exists at {COMMIT[:12]}, not at badcab000000"
     assert scene.made(scene.github, "POST git ref") == 1
 
@@ -118,12 +118,12 @@ async def test_a_branch_that_is_elsewhere_already_is_not_touched(scene: Scene, r
 async def test_a_commit_that_never_reached_github_fails_with_what_to_do(scene: Scene, run: Run) -> None:
     commits_become(run, "0" * 40)
     async with scene.performing():
-        failed = await scene.until(await ask(scene, run), FAILED)
+        failed = await scene.until(await make_petition(scene, run), FAILED)
     assert f"make {REPO} the checkpoint remote" in failed.reason
 
 
 async def test_nothing_is_granted_twice_when_the_run_continues(scene: Scene, run: Run) -> None:
-    asked = await ask(scene, run)
+    asked = await make_petition(scene, run)
     run.finish()
     async with scene.bus.transaction() as transaction:
         await grant_waiting_petitions(transaction, ROOT, run.workflow)

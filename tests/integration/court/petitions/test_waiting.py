@@ -30,9 +30,9 @@ async def knows_the_repository(scene: Scene, repo: str = REPO) -> None:
 
 
 async def asks_for_a_pull_request(scene: Scene, run: Run) -> Petition:
-    """Let the first agent ask in the middle of its work."""
+    """Let the first agent petition for a pull request in the middle of its work."""
     run.receive(spoken(run.until(commands.SendQuery), "p1"))
-    return await scene.ask("github.pull_request", {**TITLE, "head": "main"}, run=run.workflow, name="p1")
+    return await scene.make_petition("github.pull_request", {**TITLE, "head": "main"}, run=run.workflow, name="p1")
 
 
 async def is_open(scene: Scene) -> bool:
@@ -71,7 +71,7 @@ async def test_a_pull_request_waits_for_the_checkpoint_of_the_work_that_asks_for
 async def test_asking_again_for_the_same_pull_request_keeps_its_place(scene: Scene, run: Run) -> None:
     await knows_the_repository(scene)
     asked = await asks_for_a_pull_request(scene, run)
-    again = await scene.ask("github.pull_request", TITLE, run=run.workflow, name="p2")
+    again = await scene.make_petition("github.pull_request", TITLE, run=run.workflow, name="p2")
     assert (again.id, again.state) == (asked.id, PetitionState.REQUESTED)
     run.finish()
     await defer(scene, run)
@@ -89,14 +89,14 @@ async def test_a_run_without_a_checkout_of_the_repository_makes_no_pull_request(
 async def test_a_pull_request_for_something_that_is_not_a_repository_is_refused_with_its_reason(
     scene: Scene, run: Run
 ) -> None:
-    asked = await scene.ask("github.pull_request", TITLE, run=run.workflow, root=assignment(repo="no slash"))
+    asked = await scene.make_petition("github.pull_request", TITLE, run=run.workflow, root=assignment(repo="no slash"))
     assert asked.state is PetitionState.REFUSED
     assert "this is not a valid github.pull_request" in asked.reason
     assert "$.repo" in asked.reason
 
 
 async def test_a_petition_for_an_unconfigured_system_is_refused_at_once(scene: Scene) -> None:
-    asked = await scene.ask("jira.comment", {"body": "Hm."}, unused_systems=("jira",))
+    asked = await scene.make_petition("jira.comment", {"body": "Hm."}, unused_systems=("jira",))
     reason = "this realm does not use jira: set sentinel.jira in kingdom.yaml"
     assert (asked.state, asked.reason) == (PetitionState.REFUSED, reason)
     assert (await scene.comment(unused_systems=("jira",))).state is PetitionState.GRANTED
@@ -136,7 +136,7 @@ async def test_an_assignment_does_not_wait_for_ever_and_what_happens_later_is_st
 
 
 async def test_every_step_of_a_petition_is_in_the_log(scene: Scene) -> None:
-    await scene.ask("github.merge", {})
+    await scene.make_petition("github.merge", {})
     asked = await scene.comment()
     async with scene.performing():
         await scene.until(asked, PetitionState.PERFORMED)

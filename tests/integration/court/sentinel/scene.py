@@ -89,7 +89,7 @@ class Watch:
         return [msgspec.convert(record.doc, ExternalEvent) for record in found]
 
     async def drop(self, event: ExternalEvent, status: EventStatus = EventStatus.PENDING) -> None:
-        """Put an event into the queue as a person does, without marking it as seen."""
+        """Store an event as if a person had put it into the queue, without marking it as seen."""
         async with self.bus.transaction() as transaction:
             await records.save(transaction, msgspec.structs.replace(event, status=status))
 

@@ -1,4 +1,4 @@
-"""Webhooks and looks together: GitHub tells everything twice, late and in any order, and each thing is noticed once."""
+"""GitHub reports everything twice, by webhook and by poll, late and in any order: each activity is received once."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Looking at Jira: what others do to our tickets comes once, and trouble changes nothing."""
+"""Polling Jira: each change of our tickets by others is received once, and an error changes nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator

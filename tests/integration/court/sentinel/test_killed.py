@@ -1,4 +1,4 @@
-"""A Sentinel that is killed at any moment, again and again, loses nothing and doubles nothing."""
+"""A Sentinel that is repeatedly killed at any moment loses no event and receives none twice."""
 
 import asyncio
 import random

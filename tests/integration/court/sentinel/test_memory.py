@@ -1,4 +1,4 @@
-"""What the Sentinel remembers of places and tickets stays as long as something happens there, and no longer."""
+"""The Sentinel forgets places and tickets some time after their last activity, and not earlier."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Webhooks arrive: signed ones become events before they are acknowledged, all others nothing."""
+"""A signed webhook is stored as an event before it is acknowledged. All others are refused."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -198,7 +198,7 @@ async def test_bodies_of_strangers_take_little_memory_and_hold_up_no_delivery(
         held = [await strangers.connect(receiver, unsigned(size)) for _ in range(10)]
         async with asyncio.timeout(PATIENCE_SECONDS):
             answers = asyncio.as_completed([asyncio.create_task(stranger.readline()) for stranger in held])
-            # Two of them at most are held on to.
+            # The receiver keeps at most two of these connections.
             for _ in range(8):
                 assert b" 408 " in await next(answers)
             assert await watch.post(receiver, "pull_request", review_requested()) == (202, "received")

@@ -1,4 +1,4 @@
-"""A Sentinel running: it watches until it is stopped, and continues after trouble."""
+"""A running Sentinel polls and receives until it is stopped, and continues after errors."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -10,7 +10,7 @@ SOON, LONG = timedelta(milliseconds=20), timedelta(seconds=PATIENCE_SECONDS)
 
 
 class Sender:
-    """Records sent hints. The first one lasts until the test ends it."""
+    """Records hints. Sending the first one takes until the test ends it."""
 
     def __init__(self) -> None:
         self.sent: list[list[str]] = []

@@ -26,7 +26,7 @@ LATER = timedelta(seconds=30)
 def watched(
     *entries: LogEntry, watch: AnomalyState | None = None, now: datetime | None = None
 ) -> tuple[AnomalyState, list[Alert]]:
-    """Show entries all at once, half a minute after the last, to a watch that lives on only as it is stored."""
+    """Show all entries at once, half a minute after the last one, to a watch that is stored and loaded in between."""
     watch = msgspec.convert(msgspec.to_builtins(watch or AnomalyState()), AnomalyState)
     now = now or max(entry.at for entry in entries) + LATER
     for entry in entries:
@@ -71,7 +71,7 @@ def test_people_are_not_notified_again_during_the_cool_down() -> None:
 
 
 def test_a_success_that_is_written_late_still_ends_the_row_at_its_own_time() -> None:
-    """It happened before the third failure, and was committed after it."""
+    """The success happened before the third failure, and was committed after it."""
     first, second, third = (failed(after(seconds=number)) for number in (1, 2, 8))
     watch, alerts = watched(first, second, third, now=after(seconds=10))
     assert alerts == []

@@ -1,4 +1,4 @@
-"""The money of the day: its status, and the new day."""
+"""The daily budget: its warning levels, and its reset at midnight."""
 
 from datetime import date
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Pieces of a story, as the store would have them."""
+"""Records and log entries for timelines, as a store has them."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

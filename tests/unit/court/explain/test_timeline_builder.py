@@ -1,4 +1,4 @@
-"""From entries and records to the timeline."""
+"""Build a timeline from log entries and records."""
 
 from dataclasses import replace
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""What health and money let begin, and the one order in which things wait."""
+"""What may start under each state of health and money, and the order of waiting events."""
 
 from datetime import datetime, timedelta
 from decimal import Decimal

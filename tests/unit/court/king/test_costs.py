@@ -51,7 +51,7 @@ def test_a_day_with_very_many_names_keeps_a_bounded_record_and_every_cent() -> N
         (run(opus=1.0, haiku=0.5), {}, "1.5", {"opus": "1.0", "haiku": "0.5"}),
         (run(opus=1.0, haiku=0.5), {"opus": "1.0"}, "0.5", {"haiku": "0.5"}),
         (run(opus=1.0), {}, "1.25", {"opus": "1.0", OTHERS: "0.25"}),
-        # The run has cost more than its assignment says yet: the rest is booked with the next cost.
+        # The run has cost more than its assignment has recorded so far. The rest is booked with the next cost.
         (run(opus=1.0, haiku=0.5), {}, "1.2", {"opus": "1.0", "haiku": "0.2"}),
         (None, {}, "0.3", {OTHERS: "0.3"}),
         (run(opus=1.0), {"opus": "1.0"}, "0", {}),
@@ -74,7 +74,7 @@ def test_a_work_without_a_model_counts_as_the_default_of_its_agent() -> None:
 
 def test_a_month_is_expected_to_go_on_as_the_last_complete_days() -> None:
     known = [day(1, "2"), day(3, "4"), day(4, "1")]
-    # Three complete days with 6 dollars before the fourth, of which 26 remain in November.
+    # Three complete days cost 6 dollars in total. On the fourth day, 26 days of November remain.
     assert expect_month(known, FIRST + timedelta(days=3)) == MonthCosts(spent=7.0, forecast=7.0 + 26 * 2.0)
     # Days of the month before count for the average only.
     earlier = [DayCosts(day=FIRST - timedelta(days=10), usd=Decimal(10))]

@@ -1,4 +1,4 @@
-"""What agents can ask for is read strictly, and what we know is filled in by us."""
+"""The bodies of petitions are parsed strictly, and Kingdom fills in the fields that it knows."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What agents write is read by people as it is, and obeyed by no bot."""
+"""People read the text of an agent unchanged, and no bot executes a command in it."""
 
 import re
 
@@ -42,7 +42,7 @@ PLAIN = [
 
 
 def _bare(text: str) -> str:
-    """Return a text as bots see it that take off marks before they look, and count other lines than Python does."""
+    """Return a text as it looks to bots that remove markup first, and that split lines differently than Python."""
     return "\n".join(line.strip("\ufeff>-*_ ") for line in text.splitlines())
 
 

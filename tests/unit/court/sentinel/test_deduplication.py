@@ -1,4 +1,4 @@
-"""A webhook and a notification of the same thing make one event, whatever comes first, twice, late or never."""
+"""A webhook and a notification of the same activity make one event, whichever comes first, twice, late or never."""
 
 import itertools
 import random
@@ -126,7 +126,7 @@ def test_the_history_of_a_subject_stays_bounded() -> None:
 
 @dataclass
 class _Thread:
-    """GitHub's side: what happens touches the thread, whose reason stays."""
+    """A notification thread of GitHub: each activity updates its time, and its reason stays."""
 
     reason: str = ""
     seconds: int = -1
@@ -153,7 +153,7 @@ def _history(chance: random.Random, least_gap: int) -> list[GitHubActivity]:
 
 
 def _arrivals(chance: random.Random, history: list[GitHubActivity], lost: set[str]) -> list[GitHubActivity]:
-    """Return what arrives in the order of its arrival: one looks each minute or so, and webhooks may be late."""
+    """Return webhooks and polls in the order of arrival: polls about every minute, webhooks perhaps late."""
     thread, looked = _Thread(), float(chance.randint(0, 60))
     arrivals: list[tuple[float, GitHubActivity]] = []
     for what in history:

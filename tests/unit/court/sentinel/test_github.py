@@ -1,4 +1,4 @@
-"""What becomes of GitHub's notifications and webhooks: type, priority, id and payload, and nothing from nonsense."""
+"""Events from GitHub's notifications and webhooks: type, priority, id and payload. Invalid input makes no event."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a host says to a command: that it was done, or that it could not be."""
+"""The answers of a host to a command: success or failure."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""A run with a host made of nothing: commands pile up, and the test decides which are answered, how and when."""
+"""A run without a host: it collects the commands of the run, and the test chooses the answers."""
 
 import copy
 import json
@@ -99,17 +99,17 @@ class Run:
         return names
 
     def take(self, kind: type[commands.HostCommand]) -> Any:
-        """Take the one open command of a kind off the pile."""
+        """Remove and return the one open command of a kind."""
         [command] = [command for command in self.open if isinstance(command, kind)]
         self.open.remove(command)
         return command
 
     def succeed(self, kind: type[commands.HostCommand]) -> list[str]:
-        """Answer the one open command of a kind as a host does that could do it."""
+        """Answer the one open command of a kind with success."""
         return self.receive(*succeed(self.take(kind)))
 
     def fail(self, kind: type[commands.HostCommand]) -> list[str]:
-        """Answer the one open command of a kind as a host does that could not do it."""
+        """Answer the one open command of a kind with a failure."""
         return self.receive(fail(self.take(kind)))
 
     def until(self, kind: type[commands.HostCommand], work_index: int | None = None) -> Any:
@@ -139,7 +139,7 @@ class Run:
         return other
 
     def names(self) -> list[str]:
-        """Return the names of everything that was said, by the run and by its host."""
+        """Return the names of all events of the run and of all answers of its host."""
         return [type(event).__name__ for event in self.published]
 
     def commanded(self) -> list[str]:

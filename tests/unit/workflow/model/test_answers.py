@@ -1,4 +1,4 @@
-"""An answer counts once, for the current attempt and the current placement; of anything else only the cost counts."""
+"""An answer counts once, for the current attempt and the current placement. Of other answers only the cost counts."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""The catalogue of domain events holds every one of the source's, with its payload, and every one of ours."""
+"""The catalog has every domain event of the source documents with its payload, and every additional event."""
 
 import inspect
 
@@ -55,8 +55,8 @@ WorkTreeReleased workTreeId workflowId
 WorkSpaceCreated workSpaceId workId
 """
 ROWS = [tuple(line.split()) for line in SOURCE.split("\n") if line]
-# What payloads of the source carry beyond it: what continues a session and finds its process, what returns to a
-# commit, whether it was time or money that ran out, or the agent can continue later; and what it cost.
+# Fields that we add to payloads of the source: they continue a session and find its process, return to a
+# commit, tell whether time or money ran out or the agent can continue later, and record the cost.
 EXTRA = {
     "AgentStarted": {"session", "pid"},
     "CheckpointCreated": {"commits"},

@@ -1,4 +1,4 @@
-"""Which host gets a run: the same question has the same answer, a burst spreads, full and lost hosts get nothing."""
+"""Which host gets a run: the choice is deterministic, a burst is spread, and full or lost hosts get nothing."""
 
 import random
 from collections import Counter
@@ -31,7 +31,7 @@ def test_the_same_hosts_in_any_order_give_the_same_answer(seed: int, workflow_id
 def test_a_burst_of_runs_spreads_over_all_hosts() -> None:
     counted = shares(hosts(50), 1000)
     assert len(counted) == 50
-    # Each gets 20 on average; five deviations of a fair draw lie at about 22 more.
+    # Each host gets 20 runs on average. Five standard deviations are about 22.
     assert 4 <= min(counted.values()) <= max(counted.values()) <= 42
 
 

@@ -1,4 +1,4 @@
-"""Of which repository a Git is, and names that no two repositories share."""
+"""The repository of a Git, and names that are unique for each repository."""
 
 import itertools
 import re

@@ -93,7 +93,7 @@ ASK: Mapping[str, tuple[Any, ...]] = {
     "release": (release,),
     "delete": (delete,),
 }
-# The guards as they are written down for users, spelled out here so that the table cannot drift unseen.
+# The guards as documented for users, repeated here so that a change of the table fails a test.
 ALLOWED = {
     "prepare": "CREATED",
     "start": "CREATED READY",

@@ -1,4 +1,4 @@
-"""Any order of operations, answers, failures, losses: nothing contradicts, every state is reached, none is a trap."""
+"""Any order of operations, answers, failures and losses causes no contradiction, and every run can end."""
 
 import random
 from typing import Any
@@ -16,7 +16,7 @@ from kingdom.workflow.model.steps.placement import place
 from tests.unit.workflow.model.scene import APP, DOCS, LIB
 from tests.unit.workflow.model.walk import ENDS, WatchedRun, WatchedStep, lead_to, walk
 
-# Walks that together take every arrow today; where they no longer do, more are taken.
+# These walks together take every transition. If they no longer do, increase the number.
 _TELLING = (429, 34, 186, 333, 77, 0, 5, 7, 44, 51, 76, 98, 105, 277, 790)
 
 
@@ -67,7 +67,7 @@ def moves() -> set[tuple[str, str, str]]:
 def test_every_state_is_reached(machine: StatusMachine[Any], moves: set[tuple[str, str, str]]) -> None:
     begun = {first for name, first, _ in moves if name == machine.name}
     reached = {to for name, _, to in moves if name == machine.name}
-    # A report that nobody asked for never moves.
+    # A report that is not required never changes its state.
     assert machine.states - begun - reached <= {"NOT_REQUIRED"}
 
 

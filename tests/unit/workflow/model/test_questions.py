@@ -1,4 +1,4 @@
-"""An agent may ask a person and petition for an output: the run waits for the one and keeps the other."""
+"""An agent may ask a person or petition for an action: the run waits for the answer and records the petition."""
 
 import pytest
 

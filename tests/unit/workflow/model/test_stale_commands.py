@@ -1,4 +1,4 @@
-"""A command counts while the run waits for its answer, and no longer once it was answered or given up."""
+"""A command is valid only while the run waits for its answer."""
 
 import random
 from collections.abc import Callable
@@ -149,7 +149,7 @@ class Watched:
         self.known: list[commands.HostCommand] = []
 
     def go(self) -> set[type[commands.HostCommand]]:
-        """Go one moment further; return the kinds of the commands that it sent."""
+        """Take one step, and return the kinds of the commands that it sent."""
         before = [id(command) for command in self.walk.run.open]
         self.walk.go()
         run = self.walk.run

@@ -1,4 +1,4 @@
-"""A random way through a run: any order of operations, answers, questions, failures and losses."""
+"""A random walk through a run: any order of operations, answers, questions, failures and losses."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -66,7 +66,7 @@ class WatchedRun(Run):
 
 
 class Walk:
-    """One run, driven by choices; whatever is refused must be refused politely and change nothing."""
+    """One run, driven by random choices. A refusal must be a proper error and change nothing."""
 
     def __init__(self, choose: Choice) -> None:
         self.choose = choose
@@ -121,7 +121,7 @@ class Walk:
             self._receive([self.choose([throttled(command, NOON), broke(command, 0.5)])])
 
     def repeat(self) -> None:
-        """Say something old again: it may be late, doubled or from a lost placement."""
+        """Repeat an old answer, which may be late, a duplicate or from a lost placement."""
         if self.old:
             self.run.receive(self.choose(self.old))
 
@@ -145,7 +145,7 @@ class Walk:
             assert self.run.workflow.document() == before
 
     def _pick(self) -> commands.HostCommand:
-        """Hosts keep the order of one stream; stopping overtakes."""
+        """Hosts answer in the order of one stream, but stop commands come first."""
         control = [command for command in self.run.open if command.stream.endswith(".control")]
         others = [command for command in self.run.open if command not in control][:1]
         command = self.choose(control + others)

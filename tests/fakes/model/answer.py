@@ -1,4 +1,4 @@
-"""What the model does about one request, for the API of any vendor."""
+"""The response of the model to one request, in a form for the API of any vendor."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A tool that the model calls; the id tells which step of the script that is."""
+    """A tool call of the model. Its id contains the number of the step in the script."""
 
     id: str
     tool: str
@@ -37,8 +37,8 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """One response; one that `hangs` ends after its texts, one that `drops` after its first event."""
+class ModelAnswer:
+    """One response. With `hangs` it stalls after its texts, with `drops` the stream breaks after its first event."""
 
     texts: tuple[Text, ...] = ()
     call: Call | None = None

@@ -13,7 +13,7 @@ TAKEN_KEYS = [("webhook", "delivery-1"), ("webhook", _LONG_KEY), ("seen", "githu
 LONG_AGO = datetime(2020, 2, 29, 12, 30, 0, 123456, tzinfo=UTC)
 
 
-async def furnish(scene: Scene, later: timedelta = HOUR) -> None:
+async def fill_every_state(scene: Scene, later: timedelta = HOUR) -> None:
     """Bring a store into every state of an event, a record and a key. Waiting events are due `later`."""
     await _ordered_events(scene, later)
     await _unordered_events(scene, later)

@@ -1,4 +1,4 @@
-"""A separate part of the machine, in which all leftovers of a command can be found."""
+"""Run the demo in its own directories, so that a test finds everything that it leaves behind."""
 
 import os
 import subprocess
@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 
 
-class Corner:
-    """A separate home, working directory and temporary directory, by which the processes of a test can be found."""
+class IsolatedDemo:
+    """A demo with its own home, working directory and temporary directory, by which a test finds its processes."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -21,7 +21,7 @@ class Corner:
 
     @property
     def environment(self) -> dict[str, str]:
-        # A store of the user's own is none of its business.
+        # The store of the person who runs the tests must not be used.
         url = "postgresql://nobody@localhost:1/nowhere"
         return {**os.environ, "TMPDIR": str(self.temporary), "HOME": str(self.home), "KINGDOM_DATABASE_URL": url}
 

@@ -1,4 +1,4 @@
-"""A store of files with one of everything that a person can name, and a way to type `kingdom` in this process."""
+"""A store of files with one item of each kind that a command can name, and `kingdom` commands in this process."""
 
 import asyncio
 import io
@@ -38,7 +38,7 @@ TEMPLATE = "name: Greet\nworks:\n- name: greet\n  tasks: [Say hello.]\n"
 
 
 @dataclass(frozen=True)
-class Front:
+class SampleStore:
     """The store, and its items with generated ids."""
 
     realm: Path
@@ -50,14 +50,14 @@ class Front:
         return f"file:{self.realm}"
 
 
-class Typist:
-    """Types commands in this process, against one store."""
+class InProcessCli:
+    """Runs commands in this process on one store."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self._capsys = capsys
         self._monkeypatch = monkeypatch
 
-    def ask(self, *words: str, text: str = "") -> Any:
+    def run_json(self, *words: str, text: str = "") -> Any:
         done = self(*words, "--json", text=text)
         assert done.code == 0, done.err
         return done.document
@@ -74,27 +74,27 @@ class Typist:
         except SystemExit as ended:
             code = ended.code
         finally:
-            # This process continues after the command.
+            # The command has changed the umask of this process.
             os.umask(mask)
         captured = self._capsys.readouterr()
         return Done(code or 0, captured.out, captured.err)
 
 
-def furnish(realm: Path) -> Front:
+def make_sample_store(realm: Path) -> SampleStore:
     """Make the store."""
     application = declare_application(Realm())
 
-    async def make() -> Front:
+    async def make() -> SampleStore:
         async with open_bus(f"file:{realm}", application.topology, application.kinds) as bus:
             run = await _runs(bus)
             await _papers(bus)
-            return Front(realm, run, await _dead(bus))
+            return SampleStore(realm, run, await _dead(bus))
 
     return asyncio.run(make())
 
 
 async def _runs(bus: Bus) -> str:
-    """Make a run by hand, and one that does an assignment; return the first one."""
+    """Make a run of a person and a run of an assignment. Return the first one."""
     template = await templates.create_template(bus, read_template(TEMPLATE, "greet.yaml"), actor="tester")
     made = await lifecycle.create(bus, template.id, actor="tester", name="By hand")
     async with bus.transaction() as transaction:
@@ -132,10 +132,10 @@ async def _papers(bus: Bus) -> None:
         await receive_event(transaction, reported, "tester")
 
 
-def ask_more(realm: Path) -> None:
-    """Let another person ask, too."""
+def add_question(realm: Path) -> None:
+    """Add a second open question."""
 
-    async def ask() -> None:
+    async def save() -> None:
         application = declare_application(Realm())
         async with (
             open_bus(f"file:{realm}", application.topology, application.kinds) as bus,
@@ -143,7 +143,7 @@ def ask_more(realm: Path) -> None:
         ):
             await save_question(transaction, _ask(AGAIN))
 
-    asyncio.run(ask())
+    asyncio.run(save())
 
 
 def _ask(task: str) -> HumanQuestion:
