@@ -14,7 +14,7 @@ class Variant:
     wrong: str
 
     def applied(self, queries: Mapping[str, LiteralString]) -> dict[str, LiteralString]:
-        """Return the queries with this one broken."""
+        """Return the queries with this statement replaced by its broken form."""
         text: str = queries[self.query]
         if self.right not in text:
             raise ValueError(f"{self.query} no longer contains {self.right!r}, so this variant proves nothing")

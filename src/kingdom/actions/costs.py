@@ -33,7 +33,7 @@ def costs_query(realm: Realm, now: datetime, days: int) -> RecordQuery:
 
 
 async def sum_costs(transaction: Transaction, realm: Realm, now: datetime, days: int) -> Costs:
-    """Return the costs of the last days, in a transaction that may have run the `costs_query` ahead."""
+    """Return the costs of the last days. The transaction may already have run the `costs_query`."""
     king = _king(realm)
     today = king.day(now)
     since = today - timedelta(days=days - 1)

@@ -42,7 +42,7 @@ class Overview:
 async def read_overview(
     transaction: Transaction, operations: Operations, settings: Settings, realm: Realm, now: datetime
 ) -> Overview:
-    """Read the overview, in a transaction that may have run the `overview_queries` of the same moment ahead."""
+    """Read the overview. The transaction may already have run the `overview_queries` of the same moment."""
     streams, sources = await operations.stats(), await asyncio.to_thread(status_sources_of, settings, realm)
     questions = read_documents(await transaction.find(OPEN_QUESTIONS), HumanQuestion)
     active = await newest_runs(transaction, ACTIVE, after=None, limit=_LISTED)

@@ -9,8 +9,8 @@ from datetime import datetime
 class LogWriters:
     """What `log_horizon` returned: the last number, and the open writers with the number that each has announced.
 
-    A writer gets only numbers above the one that it has announced. None: it has announced none, because it writes with
-    an older version or in plain SQL, or is about to announce it.
+    A writer gets only numbers above the one that it has announced. None means that it has announced no number: it uses
+    an older version or plain SQL, or it will announce one soon.
     """
 
     server: datetime

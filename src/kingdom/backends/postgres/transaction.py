@@ -50,9 +50,9 @@ _T = TypeVar("_T", Delivery, Settlement)
 
 
 class PostgresTransaction(Transaction):
-    """One transaction. Without `opening`, the statements that begin it, it is part of a transaction of the caller.
+    """One transaction, which begins with the statements `opening`; without them it is part of the caller's transaction.
 
-    It begins when it needs a lock. A read needs none, and sees what is committed in any case. A single statement needs
+    It begins when it needs a lock. A read needs no lock, and sees everything committed. A single statement needs
     no opening if the session already has the right defaults (`may_skip_opening`).
     """
 
@@ -231,7 +231,7 @@ class PostgresTransaction(Transaction):
         # A statement that settles locks the lease itself, but then it must be the first one that locks anything.
         if len(tokens) > 1 or (tokens and (puts or entries or ordered or others or locks["lock_keys"] or not alone)):
             yield self._queries["fence"], {"tokens": list(tokens)}, None
-        # Together these cost less. A statement of its own is cheaper if it is the only one.
+        # One statement for several kinds of changes is cheaper. For a single change, its own statement is cheaper.
         together = len(puts) + bool(ordered or locks["lock_keys"]) + bool(entries) > 1
         if together or (alone and puts and (settled or others)):
             yield write_statement(self._queries, self._kinds, self.changes, alone=alone)

@@ -17,7 +17,7 @@ from kingdom.court.records import EVENTS, load
 from kingdom.court.status import CourtStatus, StatusSources, read_status
 from kingdom.workflow.model.resources.host import HostStatus
 
-# How often the event is read, and how often the reason of its delay is searched.
+# How often the event is read, and how often the reason for its delay is looked up.
 _LOOK_SECONDS = 0.2
 _EXPLAIN_SECONDS = 1.0
 # Shorter delays are not reported, because roles take a moment to start.

@@ -35,7 +35,7 @@ class RunSession:
 
     @property
     def why_from_log(self) -> str:
-        """Return why the entries of a session without a source are those of the log."""
+        """Return a note that the entries come from the log because the transcript cannot be read here."""
         return f"From the log; the transcript is on {self.place}"
 
 
