@@ -47,7 +47,7 @@ def test_the_help_names_exactly_the_existing_fields() -> None:
 
 
 def wrong_fields(name: str) -> set[str]:
-    """Return the fields that only the help of a command names, and those that it does not name."""
+    """Return the fields that only the help of a command names, and the declared fields that the help lacks."""
     (words,) = (each for each in COMMANDS[name].help.replace("\\[", "[").split("\n\n") if each.startswith("JSON: "))
     paths = list(named(words))
     wrong = {".".join(path) for path in paths if not has(KNOWN.schemas[name], path)}

@@ -1,11 +1,12 @@
-"""A sample: a store as one version left it, with its machine and the world outside, packed so that git keeps it whole.
+"""A sample: the store of one version with the other files of its machine and of the bank, packed for git.
 
     {sample}/files.tar.gz       store/, machine/, payments
     {sample}/postgres.tar.gz    machine/, payments
     {sample}/postgres.sql       the store
 
-`machine/` is what lies beside a store: the directory of a soldier host, the memory of a General, the repository that
-runs share. A store of files is packed, since git keeps neither empty directories nor the times that dedup keys end at.
+`machine/` has the files beside a store: the directory of a soldier host, the memory of a General, and the repository of
+the runs. A store of files is packed, because git keeps neither empty directories nor the modification times at which
+dedup keys expire.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""This version opens the stores of earlier ones, and finishes what they have begun."""
+"""This version opens the stores of earlier versions, and finishes their open work."""
 
 from collections import defaultdict
 from pathlib import Path

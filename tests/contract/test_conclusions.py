@@ -84,7 +84,7 @@ async def test_an_answer_is_kept_while_its_conclusion_is_tried_again(
     assert payment.concluded == 2
     assert await ledger_state(scene) == "ACKED"
     follow_ups = [row for row in scene.picture.rows if row.open]
-    # A conclusion that says "not yet" keeps what it wrote; one that failed keeps nothing.
+    # A conclusion that returns Retry keeps its writes. A conclusion that raises an error keeps none.
     assert len(follow_ups) == (2 if isinstance(trouble, Retry) else 1)
 
 

@@ -1,4 +1,4 @@
-"""What a schema consists of, read from PostgreSQL's catalogs, so that two databases can be compared."""
+"""Read all parts of a schema from PostgreSQL's catalogs, to compare two databases."""
 
 from typing import Any, LiteralString
 

@@ -1,7 +1,7 @@
 """Power losses: a disk that remembers every change, and the possible states after a loss.
 
-A change of a file's content lasts when that file is synced, a change of a name when its directory is, and everything
-when the filesystem is. Whatever has not been synced may be there or not, each thing for itself.
+A change of a file's content is durable when the file is synced, a change of a name when its directory is synced, and
+everything when the filesystem is synced. Each change that is not synced may survive or not, independently of others.
 """
 
 import hashlib
@@ -147,7 +147,7 @@ class RecordingDisk(InterceptedDisk):
     def losses(self, count: int) -> Iterator[Callable[[Effect], bool]]:
         """Yield the possible contents after a loss of power after this many operations.
 
-        Nothing but what must last; everything; every effect alone; everything but one effect.
+        The durable effects survive in each of them. Of the others, none, all, only one, or all but one survive.
         """
         done = [effect for effect in self.effects if effect.at < count]
         lasting = {id(e) for e in done if e.lasts_from is not None and e.lasts_from <= count}

@@ -20,7 +20,7 @@ def say(*words: object) -> None:
 
 
 class Child:
-    """A process that says in lines on its standard output what it does."""
+    """A process that reports its progress line by line on its standard output."""
 
     def __init__(self, process: warm.Program) -> None:
         self.process = process

@@ -1,4 +1,4 @@
-"""Buses and workers as tests start them, and bounded waits for what they do."""
+"""Start buses and workers in tests, and wait for their effects with a time limit."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Run all attempts and print what stopped each: `python -m tests.redteam [--profile strict|dev|off] [--json FILE]`.
+"""Run all attempts and print their results: `python -m tests.redteam [--profile strict|dev|off] [--json FILE]`.
 
 `--without-defenses` removes the defense against each attempt, to show that the attempt can succeed.
 """

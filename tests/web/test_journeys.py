@@ -1,4 +1,4 @@
-"""What people do in the browser: answer and approve on a phone, watch, act on runs, and go by keys."""
+"""People in the browser: they answer and approve on a phone, watch and change runs, and navigate by keys."""
 
 from dataclasses import replace
 

@@ -178,7 +178,7 @@ async def read_status(bus: Bus, operations: Operations, sources: StatusSources) 
 async def build_status(
     transaction: Transaction, streams: Sequence[StreamStats], sources: StatusSources, now: datetime
 ) -> CourtStatus:
-    """Return the status, in a transaction that may have run the `status_queries` ahead."""
+    """Return the status. The transaction may already have run the `status_queries`."""
     king = sources.king
     await transaction.read_ahead([(HEALTH.name, CURRENT), (QUOTAS.name, MONEY), (QUOTAS.name, SOLDIERS)])
     _, money = await load_current_quota(transaction, MONEY, now, king)

@@ -38,7 +38,7 @@ class Story:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked(Story):
-    """A story with a question: what the person saw, what the Envoy waited for, and what followed.
+    """A story with a question: the shown question, its record, and the later assignments.
 
     `paths` are the files in the realm while the question was open.
     """

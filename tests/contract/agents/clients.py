@@ -34,11 +34,12 @@ class CostTiming(Enum):
 class Kind:
     """A client under the contract.
 
-    `environment` are the variables by which agents with a model find it, `impatient` those that let them give up on it
-    soon. `write_tool` is the name of what writes files, `mcp_tool` makes one of a server and its tool. `crash` is what
-    is told of an agent that crashed with code 3, if it could choose, and `limit` what its vendor says at a limit.
-    `errors` are those of the model that it gives up on soon, and what it says about them. What happens comes `in_order`
-    unless a petition may overtake what was said before it. `written` is the first word of what tells of writing a.txt.
+    `environment` has the variables that lead an agent to its model, and `impatient` those that make it give up on the
+    model soon. `write_tool` is the name of the tool that writes files, and `mcp_tool` the format of the name of an MCP
+    tool. `written` is the first word of the update about writing a.txt. `crash` is the reported end of an agent that
+    crashes with code 3 if it can choose the code, and `limit` the message of its vendor at a usage limit. `errors` has
+    the model errors that it gives up on soon, with its messages. Updates come `in_order`, unless a petition may
+    overtake an earlier message.
     """
 
     make: Callable[[], AgentClient]

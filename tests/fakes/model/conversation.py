@@ -1,4 +1,4 @@
-"""What the requests of all vendors have in common: a conversation, and the tools that the model may call."""
+"""The common form of the requests of all vendors: a conversation, and the tools that the model may call."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

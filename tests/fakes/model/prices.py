@@ -1,7 +1,7 @@
-"""Usage that costs a given sum by the price tables of the vendors' programs.
+"""Usage with a given cost, according to the price tables of the vendors' programs.
 
-Input tokens stand for the money, since agents hear of them when a response begins. Too many of them would make an agent
-shorten its conversation; beyond that Claude's searches of the web stand for it, which cost one cent each.
+Small costs are reported as input tokens, which agents receive at the start of a response. Too many of them would make
+an agent shorten its conversation, so larger costs are reported as Claude's web searches, which cost one cent each.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def charged_for(usage: Mapping[str, Any], model: str) -> float:
 def usage_for(cost_usd: float, model: str) -> dict[str, Any]:
     """Return the usage of a response with this cost."""
     usd = _input_usd(model)
-    # Whole cents as searches, rounded so that what remains is not negative.
+    # Whole cents become searches. They are rounded down, so the remaining cost is not negative.
     beyond = cost_usd - _TOKENS_MAX * usd / _MILLION
     searches = int(beyond * _CENTS) + 1 if beyond > 0 else 0
     tokens = round(max(0.0, cost_usd - searches / _CENTS) * _MILLION / usd)

@@ -25,9 +25,9 @@ _STOPPED = re.compile(
 class Progress:
     """How many steps are done, whether a question waits for a reply, and the latest reply.
 
-    `refused` is the step for which the tool that writes files was of no use, `failure` what a command that must not
-    fail has put out, `later` the number of prompts after the end of the script, `said` what the model has said since
-    the last step.
+    `refused` is the step for which the tool that writes files has failed. `failure` is the output of a failed command
+    that must not fail. `later` is the number of prompts after the end of the script, and `texts` are the texts of the
+    model since the last step.
     """
 
     steps: list[Step]

@@ -50,9 +50,9 @@ GEMINI = Api(plain=gemini.plain, events=gemini.events, refused=gemini.refused)
 class ModelStub:
     """Serves on a port of 127.0.0.1 between enter and exit, and on a unix socket on request.
 
-    `requests` has what was asked, in its order. Every response is `delay` seconds late: an agent writes its own
-    transcript a little later than it acts, and one that is killed at once would not know what it has done.
-    `silent` is set once a response hangs, which it does until `hangs_up` is set.
+    `requests` has all requests in order. Every response is delayed by `delay` seconds: an agent writes its transcript a
+    little later than it acts, so an agent that is killed at once would not remember its last action. `silent` is set
+    when a response hangs. The response hangs until `hangs_up` is set.
     """
 
     def __init__(

@@ -1,14 +1,15 @@
 """An agent that speaks ACP and does what its prompt says: one step as a JSON object per line.
 
-{"update": {...}}        tells an update of the session
-{"permission": [...]}    asks for permission with these kinds of options, and says what it got
-{"line": "text"}         writes a line as it is
-{"until_cancelled": 1}   waits until the turn is cancelled, and ends it so
+{"update": {...}}        sends an update of the session
+{"permission": [...]}    asks for permission with these kinds of options, and says the result
+{"line": "text"}         writes this line unchanged
+{"until_cancelled": 1}   waits until the turn is cancelled, and ends it as cancelled
 {"error": {...}}         ends the turn with an error
 {"exit": 3}              ends the program
 {"end": {...}}           ends the turn with this response
 
-Every request goes to `requests.jsonl`. A session called `lost` cannot be resumed; one that is loaded tells of its past.
+Every request is written to `requests.jsonl`. A session named `lost` cannot be resumed. A loaded session replays its
+history.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""A small internet: run as a module in its own network namespace, it lets an agent fetch with real tools.
+"""A small internet in its own network namespace, in which an agent downloads packages with real tools.
 
 `python -m tests.integration.soldiers.egress_world FOLDER COMMAND PATH…` serves registries on public addresses, runs the
-command as an agent in a strict sandbox, prints how that ended as JSON, and ends.
+command as an agent in a strict sandbox, prints the result as JSON, and ends.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ def configure_network(folder: Path) -> None:
 
 
 def serve(folder: Path) -> Callable[[], None]:
-    """Serve registries on all addresses; return what stops them."""
+    """Serve registries on all addresses. Return a function that stops them."""
     certificate = make_certificate(folder / "tls", *ADDRESSES)
     (folder / "www").mkdir()
     write_registries(folder / "www", f"https://{NAMED}")

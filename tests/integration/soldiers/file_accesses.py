@@ -1,7 +1,7 @@
-"""Notes every access of this process to files that agents can change, with the module it came from.
+"""Records every access of this process to files that agents can change, with the module that made it.
 
-Python tells an audit hook of whatever opens, lists or changes files. It tells of no mere look, and of `os.open` not in
-which folder: these functions are wrapped.
+Python reports most accesses to an audit hook. It does not report functions that only read the status of a file, nor the
+folder of `os.open`, so these functions are wrapped.
 """
 
 import json
@@ -47,7 +47,7 @@ _SANDBOX = "bwrap"
 
 
 class Access(NamedTuple):
-    """Which module or program did what to a file, which is named from the WorkSpace, HOME or checkout on."""
+    """One access: the module or program, its action, and the file, relative to the parent of its WorkSpace."""
 
     who: str
     what: str
@@ -55,7 +55,7 @@ class Access(NamedTuple):
 
 
 def note_accesses(directory: Path, notes: Path) -> None:
-    """Note from now on each access below the folder of a host as a line in a file; there is no way back."""
+    """Record each later access below the folder of a host as a line in a file. This cannot be stopped."""
     _Observer(directory, os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)).begin()
 
 

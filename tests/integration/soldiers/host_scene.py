@@ -115,7 +115,7 @@ class HostScene:
         self._running: dict[SoldierHost, asyncio.Task[None]] = {}
 
     def folders(self, host: str = "host-a") -> HostFolders:
-        """Return where a host keeps what it works with."""
+        """Return the folders of a host."""
         return HostFolders(self.folder / host)
 
     async def know_repository(self, name: str = APP) -> None:
@@ -162,13 +162,13 @@ class HostScene:
         return host
 
     async def stop_host(self, host: SoldierHost) -> None:
-        """End a host of this process; one that has ended already stays so."""
+        """End a host of this process, unless it has already ended."""
         host.stop()
         if running := self._running.pop(host, None):
             await asyncio.wait_for(running, PATIENCE_SECONDS)
 
     async def ended(self, host: SoldierHost) -> None:
-        """Wait until a host of this process ends by itself; raises what it ended with."""
+        """Wait until a host of this process ends by itself, and raise its error."""
         await asyncio.wait_for(self._running.pop(host), PATIENCE_SECONDS)
 
     async def start_child(self, name: str, *, slots: int = 4, **more: Any) -> Child:
@@ -201,7 +201,7 @@ class HostScene:
     async def until_registered(self, name: str, epoch: int, running: asyncio.Task[None] | None = None) -> None:
         """Wait until a host is up under this epoch or a later one, and the engine knows it.
 
-        A run that is placed on it before that is placed there once more, since its host seems to have begun anew.
+        A run that is placed on the host earlier is placed a second time, because the host seems to have restarted.
         """
 
         async def registered() -> bool:

@@ -1,4 +1,4 @@
-"""The messages of an ACP agent, tested with a program that sends what its prompt says."""
+"""The messages of an ACP agent, tested with a program that sends the messages in its prompt."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Agents that change files while Kingdom works on their checkouts, and what they leave in their git directories."""
+"""Agents that change files while Kingdom works on their checkouts, and traps in their git directories."""
 
 import os
 import signal

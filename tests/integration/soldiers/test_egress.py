@@ -1,6 +1,6 @@
-"""The proxy that leads to hosts by name: what it carries, what it refuses, and that each refusal has a reason to be.
+"""The egress proxy: what it forwards, what it refuses, and that each refusal is needed.
 
-Servers listen on loopback, so one address of it stands for the internet here, and every other one is inner.
+Servers listen on loopback. One loopback address stands for the internet, and all others are private addresses.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What agents write into the configuration of a repository that they share with the host."""
+"""Agents that change the configuration of a repository that they share with the host."""
 
 from collections.abc import Callable
 from pathlib import Path

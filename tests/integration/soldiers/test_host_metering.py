@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.parametrize("backend", ["files"], indirect=True),
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
 ]
-# A shell that does what its prompt says; the costs in the prompt are really charged.
+# A shell that executes its prompt. The model stub charges the costs in the prompt.
 SHELL = CommandTemplate(
     argv=("/bin/sh", "-e", "-s"), cost=r"it cost \$([0-9.]+)", environment={"ANTHROPIC_BASE_URL": "$url"}
 )

@@ -1,4 +1,4 @@
-"""What agents cost on a real host: budgets end turns, limits of vendors park runs, and no cost is lost."""
+"""Costs of agents on a real host: budgets end turns, usage limits park runs, and no cost is lost."""
 
 import asyncio
 from datetime import timedelta

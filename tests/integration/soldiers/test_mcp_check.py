@@ -49,7 +49,7 @@ def script(mark: str, *words: str) -> McpServer:
 
 
 def calls_of(server: socket.socket) -> int:
-    """Return how often a server that does not block was called."""
+    """Return how often a server was called."""
     called = 0
     with suppress(BlockingIOError):
         while True:

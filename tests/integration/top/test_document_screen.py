@@ -1,4 +1,4 @@
-"""A screen that follows what grows."""
+"""A screen that follows a growing document."""
 
 import time
 from collections.abc import Sequence

@@ -53,7 +53,7 @@ def test_every_route_has_a_right_and_only_signing_in_and_descriptions_are_open_t
         ("GET", "/api/v1/me"),
     }
     assert all(isinstance(route.right, Right | Audience) for route in ROUTES)
-    # What changes something needs more than looking.
+    # A route that changes something needs more than the right to look.
     assert not [route for route in ROUTES if route.method != "GET" and route.right is Right.LOOK]
 
 

@@ -192,7 +192,7 @@ async def dying_server(backend: BackendUnderTest, folder: Path, moment: str) -> 
 
 
 async def traces(site: Site) -> Counter[str]:
-    """Return what acts leave: entries of the log, records of acts, and events in each state."""
+    """Return the effects of acts: log entries, records of acts, and events in each state."""
     found = Counter(entry.type for entry in await log_of(site))
     for stream in await site.operations.stats():
         found += Counter({"pending": stream.pending, "dead": stream.dead})

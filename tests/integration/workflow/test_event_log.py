@@ -10,7 +10,7 @@ from kingdom.workflow.records import ENGINE
 from tests.integration.workflow.history import History
 from tests.integration.workflow.scene import ANNA
 
-# The event, its payload, and what it is published by: a use case, or the step that an answer of a host takes.
+# The event, its payload, and its publisher: a use case, or the handler of a host's answer.
 TABLE = """
 GitCreated: gitId | create_git
 GitDeleted: gitId | delete_git

@@ -1,4 +1,4 @@
-"""Looking again and again, at a terminal and away from it."""
+"""`--watch` on a terminal and in a pipe."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The result file of an agent, and what an agent cannot do with it."""
+"""The result file of an agent, and attempts to misuse it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The WorkSpace of an agent: its contents, and how it copes with what agents put there."""
+"""The WorkSpace of an agent: its contents, and its preparation despite files that an agent left there."""
 
 import json
 import shutil

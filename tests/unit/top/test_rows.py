@@ -1,4 +1,4 @@
-"""What the store says, as lines of the screen."""
+"""The content of the store as rows of the screen."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

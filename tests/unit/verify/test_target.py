@@ -1,4 +1,4 @@
-"""The target decides what counts as a repeated effect, so its own promises are tested too."""
+"""The target of a verification. The checks rely on its records, so its own promises are tested too."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

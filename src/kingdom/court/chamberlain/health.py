@@ -18,8 +18,8 @@ CPU, MEMORY, DISK = "cpu_percent", "memory_percent", "disk_percent"
 class HealthLevel(StrEnum):
     """How healthy the machines are.
 
-    If it is not the processors, the level says how much new work may start: all (green), only high priority (yellow),
-    none (orange), none and alert (red).
+    Without the processors, the level decides how much new work may start: all (green), only high priority (yellow),
+    none (orange), or none and people are alerted (red).
     """
 
     GREEN = "green"

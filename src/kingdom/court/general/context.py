@@ -55,7 +55,7 @@ class GeneralContext:
         return package.general.policy if package else GeneralPolicy()
 
     def defer(self, received: Event[Any], reason: str) -> Defer:
-        """Defer a notice for as long as it has waited. A new notice is soon tried again: its host may be starting."""
+        """Defer a notice by the time that it has waited. A new notice is tried again soon: its host may be starting."""
         waited = self.clock() - received.envelope.occurred_at
         return Defer.by(min(max(waited, _SOON), _LATER), reason)
 

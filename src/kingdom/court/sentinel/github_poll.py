@@ -38,7 +38,7 @@ _OVERLAP = timedelta(hours=1)
 _FULL_POLL_EVERY = timedelta(hours=1)
 # Last-Modified has a resolution of one second, so a recent value may hide later changes. Only older values are used.
 _LAST_MODIFIED_AGE_MIN = timedelta(minutes=1)
-# If GitHub does not return a comment, polls leave out its activity for this long. Later polls take it without it.
+# If GitHub does not return a comment, polls leave out its activity for this long, and then accept it without the text.
 _COMMENT_RETRIES_FOR = timedelta(minutes=10)
 _PAGE = 50
 _PAGES_MAX = 400

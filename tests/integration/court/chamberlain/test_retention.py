@@ -1,7 +1,8 @@
 """Every row of the retention table: the item exists just before its time limit, and is gone just after.
 
-Files are judged by the clock that the test moves, a second before and after. Records and dedup keys are judged by the
-clock of their store, so they are made older, and one that shall stay has a minute left in which the test must end.
+Files expire by the clock that the test moves, so each is checked a second before and after its limit. Records and dedup
+keys expire by the clock of their store, so the test makes them older. An item that must stay has one minute left, in
+which the test must end.
 """
 
 import asyncio

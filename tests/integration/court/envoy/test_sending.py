@@ -1,4 +1,4 @@
-"""What the roles queue reaches people in Slack: in its thread, in its order, exactly once."""
+"""Queued messages reach people in Slack: in their thread, in order, exactly once."""
 
 import signal
 

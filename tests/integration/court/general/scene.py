@@ -83,7 +83,7 @@ def package(
 
 
 class CourtScene:
-    """A court with one General and one host; what people say, the test says."""
+    """A court with one General and one host. The test answers for people."""
 
     def __init__(self, backend: BackendUnderTest, bus: Bus, folder: Path) -> None:
         self.bus = bus
@@ -133,7 +133,7 @@ class CourtScene:
             return (await records.load(transaction, ExternalEvent, event_id))[1]
 
     async def until_event(self, event_id: str, status: EventStatus) -> ExternalEvent:
-        """Wait until an event has come so far."""
+        """Wait until an event has this status."""
 
         async def there() -> bool:
             return (await self.event(event_id)).status is status
@@ -147,7 +147,7 @@ class CourtScene:
         return [msgspec.convert(record.doc, Assignment) for record in found]
 
     async def until_assignment(self, status: AssignmentStatus) -> Assignment:
-        """Wait until the newest assignment has come so far."""
+        """Wait until the newest assignment has this status."""
 
         async def there() -> bool:
             known = await self.assignments()

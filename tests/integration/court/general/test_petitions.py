@@ -1,4 +1,4 @@
-"""What an assignment waits for before it ends: people who approve, and petitions that wait for each other."""
+"""An assignment ends only after its petitions: some wait for approval, others for earlier petitions."""
 
 from kingdom.clock import utc_now
 from kingdom.court.documents import EventStatus, MessageType

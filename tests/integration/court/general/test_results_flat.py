@@ -1,4 +1,4 @@
-"""What it costs to find the newest results does not depend on how many there are."""
+"""The cost of finding the newest results does not depend on their number."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""When events are admitted: slots, money, health; and what the others wait for."""
+"""Admission of events by slots, money and health, and the reasons why events wait."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The explanation of an event: its General, what holds it, and its outcome; other rules can be tried on it."""
+"""The explanation of an event: its General, why it waits, and its outcome. Other rules can be simulated."""
 
 from datetime import timedelta
 

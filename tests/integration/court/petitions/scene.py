@@ -233,7 +233,7 @@ class Scene:
         site.application[FAULTS].add([ServerFault(**fault)])
 
     def made(self, site: RunningServer, call: str, **about: Any) -> int:
-        """Return how often something really happened there."""
+        """Return how often a stand-in has executed a call."""
         return site.application[STATE_FILE].count(call, **about)
 
     def texts(self, kind: str = "comments") -> list[str]:

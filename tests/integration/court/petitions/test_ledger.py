@@ -1,4 +1,4 @@
-"""`kingdom petition`: external actions, who approved them, and what git cannot undo when a run goes back."""
+"""`kingdom petition`: external actions, who approved them, and those that a rollback of the run cannot undo."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What an assignment still waits for: pull requests for their commit, and petitions that cannot be performed."""
+"""Petitions that an assignment waits for: pull requests without a commit, and petitions that cannot be performed."""
 
 from datetime import timedelta
 

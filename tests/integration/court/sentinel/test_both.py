@@ -27,7 +27,7 @@ async def receiver(watch: Watch, site: Site) -> AsyncIterator[WebhookReceiver]:
 
 
 async def delivered(site: Site) -> list[int]:
-    """Wait until GitHub has sent everything, and return what it was answered."""
+    """Wait until GitHub has sent everything, and return the answers that it got."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             async with site.session.get(f"{site.url}/_control/state") as answer:

@@ -1,4 +1,4 @@
-"""What the log adds up to."""
+"""The statistics of the log."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Costs by day, General, repository and model, and what a month will cost."""
+"""Costs by day, General, repository and model, and the forecast for a month."""
 
 from datetime import date, timedelta
 from decimal import Decimal
@@ -19,7 +19,7 @@ def day(number: int, usd: str) -> DayCosts:
 
 
 def run(**costs: float) -> Workflow:
-    """Return a run with a Work for each model, and what it has cost."""
+    """Return a run with a Work for each model, each with its cost."""
     workflow = Workflow.copied_from(template(*(work(name, task(), model=name) for name in costs)), "wf-1", NOON)
     for each, cost in zip(workflow.works, costs.values(), strict=True):
         each.cost_usd = cost

@@ -10,7 +10,7 @@ from kingdom.court.petitions.approval import approval_question
 from kingdom.court.petitions.bodies import KINDS, PetitionBody
 from kingdom.court.petitions.decision import Petition
 
-# A value for every field of every kind; one that is missing here fails.
+# A value for every field of every kind. The test fails for a field that is missing here.
 VALUES: dict[str, Any] = {
     "repo": "acme/rocket",
     "number": 4711,

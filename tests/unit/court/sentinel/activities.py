@@ -42,13 +42,13 @@ def poll(reason: str, seconds: float, comment: str = "") -> GitHubActivity:
 
 @dataclass
 class ActivityLog:
-    """Records activities one after another, and keeps those that were news."""
+    """Records activities one after another, and keeps the new ones."""
 
     history: SubjectHistory = field(default_factory=lambda: SubjectHistory(subject=SUBJECT))
     news: list[GitHubActivity] = field(default_factory=list)
 
     def record(self, *activities: GitHubActivity) -> int:
-        """Return how many of these were news."""
+        """Return how many of these were new."""
         count = 0
         for each in activities:
             self.history, is_news = record_activity(self.history, each)

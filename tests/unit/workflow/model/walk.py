@@ -206,7 +206,7 @@ def resume_with_money(step: Step) -> None:
 
 
 def lead_to(run: Run, end: WorkflowStatus) -> None:
-    """Answer everything and ask for whatever is allowed until the run has ended this way."""
+    """Answer all commands and request allowed operations until the run has this final status."""
     for _ in range(20):
         run.finish()
         if run.workflow.status in ENDS:
