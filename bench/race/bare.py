@@ -1,7 +1,7 @@
 """Bare psycopg loops on the table of the bus: without leases, fences, retries or handlers.
 
-They claim and archive with the best statements known, so they bound what a client of this table can reach. "bare-best"
-adds the JSON library and the session settings of the bus.
+They claim and archive with the best statements known, so their rates are an upper bound for any client of this table.
+"bare-best" adds the JSON library and the session settings of the bus.
 """
 
 import json

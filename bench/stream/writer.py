@@ -1,4 +1,4 @@
-"""`python -m bench.stream.writer URL NAME ENTRIES SEED`: write numbered entries that say which entries they know."""
+"""`python -m bench.stream.writer URL NAME ENTRIES SEED`: write numbered entries with the last number of each writer."""
 
 import asyncio
 import random

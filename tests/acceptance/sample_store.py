@@ -87,7 +87,7 @@ def make_sample_store(realm: Path) -> SampleStore:
     async def make() -> SampleStore:
         async with open_bus(f"file:{realm}", application.topology, application.kinds) as bus:
             run = await _runs(bus)
-            await _papers(bus)
+            await _store_documents(bus)
             return SampleStore(realm, run, await _dead(bus))
 
     return asyncio.run(make())
@@ -103,7 +103,7 @@ async def _runs(bus: Bus) -> str:
     return made.id
 
 
-async def _papers(bus: Bus) -> None:
+async def _store_documents(bus: Bus) -> None:
     now = utc_now()
     given: dict[str, Any] = {"event_id": EVENT, "target_general": "gen-hello", "type": "demo.hello", "payload": {}}
     event: dict[str, Any] = {
@@ -123,7 +123,7 @@ async def _papers(bus: Bus) -> None:
             document = Assignment(id=task, status=status, root=root, priority=Priority.LOW, created_at=at, **given)
             await save(transaction, document)
         whose: dict[str, Any] = {"general": "gen-hello", "workflow_id": f"wf-{TASK}"}
-        await save_question(transaction, _ask(TASK))
+        await save_question(transaction, _question(TASK))
         kind: dict[str, Any] = {"kind": "github.comment", "target": "acme/app#1", "body": {"body": "Hello."}}
         await save_petition(
             transaction, Petition(id=PETITION, number=1, root=TASK, created_at=now, **kind, **whose), None
@@ -141,12 +141,12 @@ def add_question(realm: Path) -> None:
             open_bus(f"file:{realm}", application.topology, application.kinds) as bus,
             bus.transaction() as transaction,
         ):
-            await save_question(transaction, _ask(AGAIN))
+            await save_question(transaction, _question(AGAIN))
 
     asyncio.run(save())
 
 
-def _ask(task: str) -> HumanQuestion:
+def _question(task: str) -> HumanQuestion:
     now = utc_now()
     return HumanQuestion(
         id=task,

@@ -268,7 +268,7 @@ def test_input_that_is_not_utf_8_is_refused_with_a_sentence(
 
 def test_a_list_reads_only_the_runs_that_it_shows(sample: SampleStore, cli: InProcessCli, tmp_path: Path) -> None:
     shutil.copytree(sample.realm, tmp_path / "realm")
-    asyncio.run(spoil(tmp_path / "realm", sample.run))
+    asyncio.run(make_unreadable(tmp_path / "realm", sample.run))
     (shown,) = cli("workflow", "list", "-n", "1", "--json").document
     assert shown["id"] == f"wf-{TASK}"
     assert [run["id"] for run in cli("workflow", "list", "--status", shown["status"], "--json").document] == [
@@ -282,7 +282,7 @@ def test_a_damaged_item_is_reported_and_hides_nothing_else(
     sample: SampleStore, cli: InProcessCli, tmp_path: Path
 ) -> None:
     shutil.copytree(sample.realm, tmp_path / "realm")
-    asyncio.run(spoil(tmp_path / "realm", sample.run))
+    asyncio.run(make_unreadable(tmp_path / "realm", sample.run))
     for noun, spoilt in (("workflow", "wf-x"), ("event", "evt-cli-x"), ("assignment", "task-x")):
         listed = cli(noun, "list", "--json")
         assert listed.code == 0
@@ -305,7 +305,7 @@ def test_a_damaged_item_is_reported_and_hides_nothing_else(
         assert (done.code, "cannot be read by this version" in done.err) == (1, True), done
 
 
-async def spoil(realm: Path, run: str) -> None:
+async def make_unreadable(realm: Path, run: str) -> None:
     """Store a petition of the older run, then make that run and one item of each other kind unreadable."""
     application, began = declare_application(Realm()), utc_now() - timedelta(days=2)
     async with (

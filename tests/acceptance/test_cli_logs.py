@@ -97,7 +97,7 @@ def test_a_transcript_on_another_machine_is_shown_from_the_store(tmp_path: Path)
     runs.template("Far", {"name": "far", "tasks": [asks]})
     with runs.engine():
         workflow_id = runs.run_json("create", "far", "--start", "--wait")["id"]
-    asyncio.run(carry_away(store))
+    asyncio.run(move_to_other_machine(store))
     result = logs(runs, workflow_id)
     assert f"the transcript is on host {HOST}, machine elsewhere, in {runs.host_directory}" in result.err
     assert "asked     Follow the script." in result.out
@@ -106,7 +106,7 @@ def test_a_transcript_on_another_machine_is_shown_from_the_store(tmp_path: Path)
     assert {each["nextOffset"] for each in logs(runs, workflow_id, "--json").documents} == {None}
 
 
-async def carry_away(store: str) -> None:
+async def move_to_other_machine(store: str) -> None:
     """Make the host appear as another machine."""
     application = engine()
     async with open_bus(store, application.topology, application.kinds) as bus, bus.transaction() as transaction:

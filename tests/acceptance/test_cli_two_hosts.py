@@ -22,7 +22,7 @@ from tests.integration.web.site import serving
 EAST, WEST = "east", "west"
 
 
-async def carry_away(store: str) -> None:
+async def move_to_other_machine(store: str) -> None:
     """Make each host appear as another machine."""
     application = engine()
     async with open_bus(store, application.topology, application.kinds) as bus, bus.transaction() as transaction:
@@ -41,7 +41,7 @@ def two_hosts(runs: Runs, store: str) -> Iterator[None]:
             folder = str(runs.directory / name)
             host = start("role", "host", "--json-logs", "--slots", "1", "--name", name, "--directory", folder)
             stack.enter_context(host).logs("host registered")
-        asyncio.run(carry_away(store))
+        asyncio.run(move_to_other_machine(store))
         yield
 
 

@@ -120,7 +120,7 @@ class RecordingDisk(InterceptedDisk):
         self.operations.clear()
         self.effects.clear()
 
-    def take_for_unsynced(self, path: Path, size: int) -> None:
+    def mark_unsynced(self, path: Path, size: int) -> None:
         """Treat the content of a file beyond a size as earlier content that was never synced."""
         number = self._number(str(path))
         assert number is not None

@@ -102,7 +102,7 @@ def test_a_disk_that_fails_for_a_while_is_reported_and_work_continues_once_it_is
 ) -> None:
     failed = list(failing_everywhere(rehearse(SCENES[name], place), place, code))
     print_number(
-        f"looks at {name!r} on a disk that fails with {errno.errorcode[code]} from any operation on: {len(failed)}"
+        f"checks of {name!r} on a disk that fails with {errno.errorcode[code]} from any operation on: {len(failed)}"
     )
     assert not wrong(failed)
 
@@ -143,7 +143,7 @@ def test_an_entry_that_a_dead_process_did_not_sync_is_synced_before_it_is_shown(
     size = segment.stat().st_size
     kill_at(run, crashed, run.disk.operations.index("write"), "after")
     disk = RecordingDisk(crashed)
-    disk.take_for_unsynced(segment, size)
+    disk.mark_unsynced(segment, size)
     take_steps(RECOVERY, {}, crashed, disk)
     recovery = Run(RECOVERY, {}, run.base, disk, run.pictures, [len(disk.operations)])
     assert not wrong(list(without_power_everywhere(recovery, place)))

@@ -37,7 +37,7 @@ STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(
 
 
 class Scene:
-    """Programs that play roles, and their output. A scheduled error of the listener is raised first."""
+    """Programs that act as roles, and their output. Reading a line first raises the errors in `read_errors`."""
 
     def __init__(self, **programs: str) -> None:
         self.lines_read: list[tuple[str, str]] = []

@@ -354,7 +354,7 @@ async def is_so(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-class Deaf(PostgresBus):
+class CancellationSwallowingBus(PostgresBus):
     """A bus that swallows a cancellation, as the wait for a connection can."""
 
     reaping = False
@@ -367,7 +367,7 @@ class Deaf(PostgresBus):
 
 
 async def test_a_cancellation_that_got_lost_does_not_keep_a_worker_from_its_end(dsn: str) -> None:
-    async with Deaf(dsn, Topology([stream("jobs", "Job")])) as bus, at_work(bus, Dispatcher()):
+    async with CancellationSwallowingBus(dsn, Topology([stream("jobs", "Job")])) as bus, at_work(bus, Dispatcher()):
 
         async def is_reaping() -> bool:
             return bus.reaping

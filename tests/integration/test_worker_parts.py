@@ -48,7 +48,7 @@ async def test_a_failed_guard_continues(dsn: str, monkeypatch: pytest.MonkeyPatc
             await cut_off.wait()
 
 
-class Deadly(PostgresBus):
+class ThreadEndingBus(PostgresBus):
     """A bus whose renewal ends the thread that asks for it."""
 
     def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
@@ -64,7 +64,7 @@ async def test_a_worker_whose_leases_are_no_longer_renewed_stops_and_reports_it(
     async def handle(_received: Event[Any], _transaction: Transaction) -> None:
         await asyncio.Event().wait()
 
-    async with Deadly(dsn, Topology([jobs(lease=1.0)])) as bus:
+    async with ThreadEndingBus(dsn, Topology([jobs(lease=1.0)])) as bus:
         await bus.publish(Envelope(type="Job"))
         worker = Worker(bus, dispatcher, ["jobs"], grace=timedelta())
         with pytest.raises(KingdomError, match="kingdom-lease-guard has ended"):

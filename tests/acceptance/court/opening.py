@@ -46,9 +46,9 @@ _CHAMBERLAIN: Mapping[str, Any] = {
 async def opened_court(directory: Path, url: str) -> AsyncIterator[Court]:
     """Open a court whose Chamberlain has finished a first day, and in which nothing else has happened."""
     async with _empty_court(directory, url) as court:
-        await _have_a_first_day(court)
+        await _run_first_day(court)
         # After the first day: a role that is killed right after it removed a file has not logged the removal.
-        await _leave_old_things(court.processes)
+        await _create_old_files(court.processes)
         court.processes.write_settings(_settings(court.processes, _EAST, _CHAMBERLAIN))
         await asyncio.gather(*(court.processes.start(name) for name in ROLES))
         yield court
@@ -72,24 +72,24 @@ async def _empty_court(directory: Path, url: str) -> AsyncIterator[Court]:
         source = str(processes.source)
         await processes.kingdom("git", "create", "polled", source, "--repo", POLLED, "--checkpoint-remote", source)
         await asyncio.gather(*(processes.start(name) for name in STANDINS))
-        person = await _invite_people(processes)
+        person = await _create_channel_and_hooks(processes)
         async with open_bus(processes.url, application.topology, application.kinds) as bus:
             yield Court(processes=processes, bus=bus, operations=operations_of(bus), person=person)
 
 
-async def _have_a_first_day(court: Court) -> None:
+async def _run_first_day(court: Court) -> None:
     """Run a Chamberlain on an overloaded machine, in a time zone in which it is still yesterday."""
-    worried = {**_CHAMBERLAIN, "health": {**_HEALTHY, "yellow": 0.001}}
-    court.processes.write_settings(_settings(court.processes, _WEST, worried))
+    overloaded = {**_CHAMBERLAIN, "health": {**_HEALTHY, "yellow": 0.001}}
+    court.processes.write_settings(_settings(court.processes, _WEST, overloaded))
     await court.processes.start("chamberlain")
 
-    async def has_written_of_it() -> bool:
+    async def has_finished_its_day() -> bool:
         statistics = await court.document("statistics", "stats") or {}
-        is_told = any("system.health_changed" in day["counts"] for day in statistics.get("days", {}).values())
-        # Only a King that has seen the budget of one day notices that another has begun.
-        return is_told and await court.document("chamberlain", "budget") is not None
+        is_logged = any("system.health_changed" in day["counts"] for day in statistics.get("days", {}).values())
+        # A new day is noticed only if the budget of an earlier day is stored.
+        return is_logged and await court.document("chamberlain", "budget") is not None
 
-    await wait(has_written_of_it, "the Chamberlain's first day")
+    await wait(has_finished_its_day, "the Chamberlain's first day")
     await court.processes.kill("chamberlain")
 
 
@@ -106,7 +106,7 @@ def _settings(processes: CourtProcesses, zone: str, chamberlain: Mapping[str, An
     return changes
 
 
-async def _leave_old_things(processes: CourtProcesses) -> None:
+async def _create_old_files(processes: CourtProcesses) -> None:
     """Create files that are older than today."""
     before = utc_now() - timedelta(days=30)
     prompt = processes.realm / "state" / "prompts" / OLD_PROMPT
@@ -123,7 +123,7 @@ async def _leave_old_things(processes: CourtProcesses) -> None:
         os.utime(processes.realm / "logs" / "events.log", (yesterday, yesterday))
 
 
-async def _invite_people(processes: CourtProcesses) -> str:
+async def _create_channel_and_hooks(processes: CourtProcesses) -> str:
     """Create a channel with a person in it, and webhooks for all repositories but one. Return the person."""
     person = await processes.people("slack", "users", name="dana")
     await processes.people("slack", "channels", name=CHANNEL, members=[person["id"]])

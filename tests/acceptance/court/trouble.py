@@ -42,7 +42,7 @@ async def orphaned(court: Court) -> Story:
         return next((soldier for soldier, session in sessions.items() if session.assignment_id == task.id), None)
 
     soldier = await wait(registered_soldier, "the session is on the books")
-    await _book(court, soldier, task, host="host-gone")
+    await _record_session(court, soldier, task, host="host-gone")
     await _until_logged(court, "system.session_orphaned", soldier)
     second_gate(court.processes).touch()
     return await ended(court, repo=LOST)
@@ -53,7 +53,7 @@ async def killed(court: Court, done: Assignment) -> int:
     program = "import time; time.sleep(600)"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
     try:
-        await _book(court, _NOBODYS_SOLDIER, done, host="host-a", pid=process.pid)
+        await _record_session(court, _NOBODYS_SOLDIER, done, host="host-a", pid=process.pid)
         await _until_logged(court, "soldier.killed", _NOBODYS_SOLDIER)
         return await process.wait()
     finally:
@@ -125,15 +125,15 @@ async def _king_of(pid: int) -> int:
     return await wait(runs, "the King runs")
 
 
-async def _book(court: Court, soldier: str, task: Assignment, *, host: str, pid: int | None = None) -> None:
+async def _record_session(court: Court, soldier: str, task: Assignment, *, host: str, pid: int | None = None) -> None:
     session = SoldierSession(
-        assignment_id=task.id, general=task.target_general, host=host, started_at=_a_while_ago(), pid=pid
+        assignment_id=task.id, general=task.target_general, host=host, started_at=_old_time(), pid=pid
     )
     async with court.bus.transaction() as transaction:
         await add_session(transaction, soldier, session)
 
 
-def _a_while_ago() -> datetime:
+def _old_time() -> datetime:
     return utc_now() - _LONG_AGO
 
 

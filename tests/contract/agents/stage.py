@@ -138,7 +138,7 @@ def only(reported: Iterable[TurnUpdate], *kinds: type[TurnUpdate]) -> list[TurnU
     return [update for update in reported if isinstance(update, kinds)]
 
 
-async def until_deaf(stage: Stage) -> None:
+async def until_stopped(stage: Stage) -> None:
     """Wait until the process of an agent is stopped, if its script stops it."""
 
     async def stopped() -> bool:

@@ -9,7 +9,7 @@ import pytest
 from kingdom.soldiers.agents.port import AgentGone, PetitionRequest, Prompt, TurnAnswer
 from kingdom.workflow.model.messages.answers import TranscriptFinding
 from tests.contract.agents.clients import CostTiming
-from tests.contract.agents.stage import A_WHILE, AT_ONCE, Stage, follow, only, until_deaf, until_exists, updates_of
+from tests.contract.agents.stage import A_WHILE, AT_ONCE, Stage, follow, only, until_exists, until_stopped, updates_of
 from tests.fakes.scripts import scripted
 from tests.patience import PATIENCE_SECONDS
 
@@ -79,7 +79,7 @@ async def test_a_deaf_agent_is_killed_after_the_grace(process_stage: Stage) -> N
     agent = await process_stage.start()
     turn = asyncio.create_task(follow(agent, {"write": "began"}, {"hang": "deaf"}))
     await until_exists(process_stage.work_space / "began")
-    await until_deaf(process_stage)
+    await until_stopped(process_stage)
     await agent.interrupt()
     await asyncio.wait_for(agent.stop(timedelta(milliseconds=50)), PATIENCE_SECONDS)
     with pytest.raises(AgentGone, match="SIGKILL"):

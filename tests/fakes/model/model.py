@@ -48,14 +48,14 @@ class Model:
             key = (request.session, number, json.dumps(written, sort_keys=True))
             if self._times[key] >= _limit(step) or (step.get("say") or step.get("stream")) in progress.texts:
                 continue
-            if _comes_before(answer, step):
+            if _must_be_sent_before(answer, step):
                 return replace(answer, call=_call(nothing, {}, request, number - 1))
             self._times[key] += 1
-            gathered = _gathered(answer, step, request.model)
-            if gathered is None:
+            extended = _with_step(answer, step, request.model)
+            if extended is None:
                 choose_tool = by_shell if progress.refused == number else tool_call
-                return _cut_off(answer, step) or replace(answer, call=_call(choose_tool, step, request, number))
-            answer = gathered
+                return _ended_by(answer, step) or replace(answer, call=_call(choose_tool, step, request, number))
+            answer = extended
         return replace(answer, texts=(*answer.texts, Text(progress.answer)))
 
 
@@ -64,7 +64,7 @@ def _limit(step: Step) -> float:
     return 1 if step.get("first_time_only") else step.get("times", math.inf)
 
 
-def _gathered(answer: ModelAnswer, step: Step, model: str) -> ModelAnswer | None:
+def _with_step(answer: ModelAnswer, step: Step, model: str) -> ModelAnswer | None:
     """Return the response with one more step added, or None if the step is not a text or a usage."""
     match step:
         case {"say": text}:
@@ -84,14 +84,14 @@ def _gathered(answer: ModelAnswer, step: Step, model: str) -> ModelAnswer | None
     return None
 
 
-def _comes_before(answer: ModelAnswer, step: Step) -> bool:
+def _must_be_sent_before(answer: ModelAnswer, step: Step) -> bool:
     """Return whether the response must be sent before a step: an error has no text, and no cost either, like a hang."""
     return ("fail" in step and bool(answer.texts or answer.usage)) or (
-        _cut_off(answer, step) is not None and bool(answer.usage)
+        _ended_by(answer, step) is not None and bool(answer.usage)
     )
 
 
-def _cut_off(answer: ModelAnswer, step: Step) -> ModelAnswer | None:
+def _ended_by(answer: ModelAnswer, step: Step) -> ModelAnswer | None:
     """Return the response that this step ends, or None if the step is a tool call."""
     if "fail" in step or "model_error" in step:
         return replace(answer, refusal=_refusal(step))

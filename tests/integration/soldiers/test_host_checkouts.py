@@ -35,8 +35,8 @@ ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
 LIB = "lib"
 
 
-class Reluctance:
-    """Lets the first agent that is stopped end only when it may."""
+class DelayedStop:
+    """Delays the first stop of an agent until the test sets `may_end`."""
 
     def __init__(self) -> None:
         self.may_end = asyncio.Event()
@@ -63,15 +63,15 @@ async def test_a_checkout_is_not_removed_while_the_checks_of_its_run_continue(sc
 
 @ONE_BACKEND
 async def test_a_checkout_is_not_removed_while_the_agent_of_its_run_ends_for_the_checks(scene: HostScene) -> None:
-    reluctance = Reluctance()
-    await scene.start_host(client=InterceptedAgents(ScriptedAgentClient(), before_stop=reluctance))
+    delayed_stop = DelayedStop()
+    await scene.start_host(client=InterceptedAgents(ScriptedAgentClient(), before_stop=delayed_stop))
     workflow = await _begin_with_lib_for_later(scene)
     await scene.until_true(workflow, lambda now: now.works[0].verification.status is VerificationStatus.RUNNING)
     await _take_lib_out(scene, workflow)
     # The engine sends this command later, but a host must not rely on that.
     await _release_lib_at_once(scene, workflow)
     await _assert_release_waits(scene, workflow)
-    reluctance.may_end.set()
+    delayed_stop.may_end.set()
     await _assert_released_after(scene, workflow, answers.WorkVerified)
 
 

@@ -97,7 +97,7 @@ async def test_recent_failures_are_shown_and_earlier_ends_and_unreadable_runs_ar
     async with files.open(REALM.topology, REALM.kinds) as bus:
         await keep(bus, a_run(2, WorkflowStatus.COMPLETED), old, a_run(3, WorkflowStatus.FAILED))
         await keep(bus, a_run(4, WorkflowStatus.RUNNING), a_run(5, WorkflowStatus.RUNNING))
-        await spoil(bus)
+        await make_unreadable(bus)
         async with opened_top(files, tmp_path) as anna:
             await anna.until(lambda: {key[-1] for key in anna.rows} == {"3", "4", "5"})
             await keep(bus, a_run(4, WorkflowStatus.COMPLETED))
@@ -117,7 +117,7 @@ async def test_recent_failures_are_shown_and_earlier_ends_and_unreadable_runs_ar
             await anna.sees("cannot be read by this version")
 
 
-async def spoil(bus: Bus) -> None:
+async def make_unreadable(bus: Bus) -> None:
     """Store unreadable documents: a run with a question, a parked run, a question, and a heartbeat."""
     soon = utc_now() + timedelta(hours=1)
     ask = HumanQuestion(

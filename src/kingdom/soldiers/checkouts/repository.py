@@ -185,7 +185,7 @@ class Repository:
         return await self.git("diff", *options, since, until, "--", at_most=at_most)
 
     async def delete_merged_branch(self, branch: str, *, base: str, start: str) -> None:
-        """Delete a branch and the ref `start` of its beginning, unless the branch has commits that its base lacks."""
+        """Delete a branch and its start ref `start`, unless the branch has commits that its base lacks."""
         commit = await self.resolve_commit(f"refs/heads/{branch}")
         if commit is not None and await self.contains(_remote_ref(base), commit):
             await self.set_ref(f"refs/heads/{branch}", _NO_COMMIT, commit)

@@ -16,7 +16,7 @@ from tests.contract.backends import BACKENDS
 from tests.integration.court.envoy.scene import DEV, KINDS, POLL, TOPOLOGY, slack_settings
 
 
-class Doomed(SlackMessenger):
+class DyingSlack(SlackMessenger):
     """Slack for a process that is killed around its first post."""
 
     moment = "before"
@@ -29,7 +29,7 @@ class Doomed(SlackMessenger):
 
 
 async def main(name: str, where: str, url: str, moment: str) -> None:
-    place = Doomed(slack_settings(url))
+    place = DyingSlack(slack_settings(url))
     place.moment = moment
     await place.open()
     async with BACKENDS[name](where).open(TOPOLOGY, KINDS) as bus:

@@ -168,7 +168,7 @@ class Scene:
     async def until(self, ready: Callable[[], Any]) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not await ready():
-            assert time.monotonic() < deadline, "what was waited for did not happen"
+            assert time.monotonic() < deadline, "the condition did not hold in time"
             await asyncio.sleep(0.01)
 
     async def _is_idle(self) -> bool:

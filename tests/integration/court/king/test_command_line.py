@@ -59,8 +59,8 @@ async def until_idle(bus: FilesBus) -> None:
     await eventually(is_idle)
 
 
-async def told_of(realm: Path, *events: ExternalEvent) -> None:
-    """Let a King decide about events."""
+async def let_king_decide(realm: Path, *events: ExternalEvent) -> None:
+    """Receive events, and let a King decide about them."""
     async with a_king(realm) as bus:
         async with bus.transaction() as transaction:
             for event in events:
@@ -97,7 +97,7 @@ def test_an_event_is_imported_from_a_file_once_and_without_its_later_fields(tmp_
 
 async def test_an_unwanted_event_is_routed_again(tmp_path: Path, realm: Path) -> None:
     terminal = Terminal(tmp_path, f"file:{realm}")
-    await told_of(realm, make_event(1))
+    await let_king_decide(realm, make_event(1))
     assert [event["id"] for event in terminal.run_json("event", "list", "--outcome", "unrouted")] == ["evt-github-1"]
     write_general(realm / "generals")
     assert terminal.run_json("event", "reroute", "evt-github-1")["status"] == "pending"
@@ -110,7 +110,7 @@ async def test_an_unwanted_event_is_routed_again(tmp_path: Path, realm: Path) ->
 async def test_rules_are_tried_on_past_events(tmp_path: Path, realm: Path) -> None:
     terminal = Terminal(tmp_path, f"file:{realm}")
     now = datetime.now(UTC)
-    await told_of(
+    await let_king_decide(
         realm,
         make_event(1, created_at=now),
         make_event(2, "slack.app_mention", source="slack", created_at=now),

@@ -1,4 +1,4 @@
-"""The chain of a run, from start to completion, link by link."""
+"""The events and commands of a run, from start to completion."""
 
 from itertools import pairwise
 
