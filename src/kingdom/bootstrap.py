@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kingdom.backends.embedded.server_directory import ServerDirectory
     from kingdom.backends.files import FilesBus
     from kingdom.backends.files.inspection import StoreInspection
+    from kingdom.backends.kafka import Brokers, Courier
     from kingdom.backends.postgres import PostgresBus
     from kingdom.realm import Realm
 
@@ -172,6 +173,33 @@ def run_texts_of(bus: Bus) -> RunTexts | None:
     from kingdom.backends.postgres import PostgresRunTexts
 
     return PostgresRunTexts(bus)
+
+
+def courier_of(bus: Bus, settings: Settings) -> "Courier":
+    """Return the courier that sends the events of a bus to Kafka."""
+    if not bus.topology.carried():
+        raise Misconfigured('no stream has a transport: declare one with Stream(name=…, transport="kafka")')
+    if not _is_postgres_bus(bus):
+        raise Misconfigured("only events of PostgreSQL can be sent to Kafka: set KINGDOM_DATABASE_URL to a database")
+    brokers = _brokers(settings)
+    from kingdom.backends.kafka import Courier
+
+    return Courier(bus, brokers)
+
+
+def _brokers(settings: Settings) -> "Brokers":
+    if settings.kafka_servers is None:
+        raise Misconfigured("the brokers of Kafka are not known: set KINGDOM_KAFKA_SERVERS to HOST:PORT,HOST:PORT")
+    try:
+        from kingdom.backends.kafka import Brokers
+    except ModuleNotFoundError as error:
+        raise Misconfigured(f"Kafka needs a client ({error}): pip install 'kingdom[kafka]'") from error
+    return Brokers(
+        servers=settings.kafka_servers,
+        prefix=f"{settings.schema}." if settings.kafka_prefix is None else settings.kafka_prefix,
+        partitions=settings.kafka_partitions,
+        options=settings.kafka_options,
+    )
 
 
 async def migrate(url: str, *, schema: str = DEFAULT_SCHEMA) -> list[str]:

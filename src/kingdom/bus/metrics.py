@@ -1,6 +1,7 @@
 """The metrics of the bus. Reading them never counts all rows of a large table."""
 
 from collections.abc import Collection, Mapping
+from datetime import timedelta
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -114,3 +115,20 @@ class BacklogMetrics(Gauges):
         self._show(self._oldest, {row.stream: row.oldest_pending_seconds for row in rows})
         self._show(self._paused, {row.stream: row.paused is not None for row in rows})
         self._show(self._pin, {pin.what: pin.age_seconds for pin in pins})
+
+
+class CourierMetrics:
+    """What the courier of a store has sent, and how far it is behind."""
+
+    def __init__(self, registry: CollectorRegistry, *, prefix: str = PREFIX) -> None:
+        self._sent = Gauge(
+            f"{prefix}_courier_sent_events", "Events that this process has sent to their transport", registry=registry
+        )
+        self._lag = Gauge(
+            f"{prefix}_courier_lag_seconds", "Age of the oldest event that the courier has not sent", registry=registry
+        )
+
+    def show(self, *, sent_events: int, lag: timedelta) -> None:
+        """Set all gauges."""
+        self._sent.set(sent_events)
+        self._lag.set(lag.total_seconds())

@@ -17,6 +17,7 @@ class Stream:
     """A logical topic with one consumer.
 
     A name with a `{placeholder}` declares a family: `soldier.{host}` stands for `soldier.a`, `soldier.b`, …
+    With a `transport`, such as "kafka", another system carries the events from publishers to workers.
     In an ordered stream, `on_dead` decides whether a DEAD event blocks the later events of its key. `deadline` is the
     longest time that a handler may take.
     """
@@ -28,6 +29,7 @@ class Stream:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     lease: timedelta = timedelta(seconds=30)
     deadline: timedelta = timedelta(minutes=5)
+    transport: str | None = None
 
     @property
     def is_family(self) -> bool:
@@ -45,6 +47,8 @@ class Topology:
                 raise Misconfigured(f"stream {stream.name!r} is declared twice: one stream has one consumer")
             if stream.is_family and stream.subscribes:
                 raise Misconfigured(f"family {stream.name!r} cannot subscribe: publish to one member by name")
+            if stream.is_family and stream.transport:
+                raise Misconfigured(f"family {stream.name!r} cannot have a transport: declare its members one by one")
             self._streams[stream.name] = stream
         self._families = [(_pattern(s.name), s) for s in self._streams.values() if s.is_family]
         self._subscribers: dict[str, tuple[str, ...]] = {}
@@ -74,6 +78,10 @@ class Topology:
     def names(self) -> tuple[str, ...]:
         """Return the names of all declared streams. A family has its name with the placeholder."""
         return tuple(self._streams)
+
+    def carried(self) -> tuple[str, ...]:
+        """Return the names of the streams whose events leave the store for a transport."""
+        return tuple(name for name, stream in self._streams.items() if stream.transport)
 
 
 class OpenTopology(Topology):

@@ -13,9 +13,11 @@ from psycopg.rows import DictRow, dict_row
 from kingdom.backends.postgres.connection import keep_cancellation
 from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.rows import (
+    carried_rows,
     entry_rows,
     event_parameters,
     event_table_line,
+    is_carried,
     is_ordered,
     is_plain,
     may_need_cleanup,
@@ -23,6 +25,7 @@ from kingdom.backends.postgres.rows import (
     rows_of_copies,
     staging_table_row,
     to_json,
+    without_event,
 )
 from kingdom.backends.postgres.writing import (
     Check,
@@ -31,6 +34,7 @@ from kingdom.backends.postgres.writing import (
     keys_to_lock,
     ordered_copies,
     put_statement,
+    search_name,
     write_statement,
 )
 from kingdom.bus.delivery import Delivery
@@ -139,8 +143,12 @@ class PostgresTransaction(Transaction):
             check(await cursor.fetchall() if cursor.description else [])
         await self._withdraw_known()
         await self._drop_idle_keys()
+        await self._complete()
         if commit and (await self._execute("COMMIT")).statusmessage != "COMMIT":
             raise Transient("a statement of this transaction failed, so the database has rolled it back")
+
+    async def _complete(self) -> None:
+        """Write what comes after everything else."""
 
     async def _apply_at_once(self) -> bool:
         """Write the changes by one statement that commits by itself, if they are of a kind that allows it."""
@@ -234,6 +242,8 @@ class PostgresTransaction(Transaction):
             yield self._queries["lock_keys"], locks, _accept_any
         if not staged:
             yield from self._publish_unordered()
+        if carried := [copy for copy in self.changes.copies.values() if is_carried(copy)]:
+            yield self._queries["carry"], {"rows": carried_rows(carried)}, self._collect_duplicates(carried)
         for token, group in _by_token(settled).items():
             yield from self._settle_statements(token, group)
         if entries and not together:
@@ -292,7 +302,7 @@ class PostgresTransaction(Transaction):
         return self._queries[name], parameters, check
 
     def _unordered(self) -> list[EventCopy]:
-        return [c for c in self.changes.copies.values() if not is_ordered(c)]
+        return [c for c in self.changes.copies.values() if not (is_ordered(c) or is_carried(c))]
 
     def _collect_missing(self, copies: Sequence[EventCopy]) -> Check:
         return lambda rows: self.changes.duplicates.extend(copies[len(rows) :])
@@ -303,7 +313,8 @@ class PostgresTransaction(Transaction):
     async def _withdraw_known(self) -> None:
         """Delete the new copies of events that have already ended in their stream, if the publisher chose their ids."""
         refused = {id(copy) for copy in self.changes.duplicates}
-        copies = [c for c in self.changes.copies.values() if c.envelope.event_id_given and id(c) not in refused]
+        stored = [c for c in self.changes.copies.values() if not is_carried(c)]
+        copies = [c for c in stored if c.envelope.event_id_given and id(c) not in refused]
         if not copies:
             return
         ids = [{"n": n, "event_id": c.envelope.event_id, "stream": c.stream.name} for n, c in enumerate(copies)]
@@ -346,7 +357,7 @@ class PostgresTransaction(Transaction):
         rows = await self._fetch("hold_and_read", parameters)
         self._note_held(deliveries, {row["position"]: row for row in rows if row["kind"] is None})
         self._require_all(deliveries)
-        return [read_record(_without_event(row), self._kinds) for row in rows if row["kind"] is not None]
+        return [read_record(without_event(row), self._kinds) for row in rows if row["kind"] is not None]
 
     async def _search(self, query: RecordQuery) -> list[Record]:
         number = self._kinds[query.kind].index_number(query.index) if query.index is not None else 0
@@ -360,7 +371,7 @@ class PostgresTransaction(Transaction):
             "after": query.after if query.after is not None else "\U0010ffff" if query.descending else "",
             "limit": query.limit,
         }
-        rows = await self._fetch(_search_name(query, number), parameters)
+        rows = await self._fetch(search_name(query, number), parameters)
         return [read_record(row, self._kinds) for row in rows]
 
     async def _take_key(self, scope: str, key: str, keep: timedelta) -> bool:
@@ -375,17 +386,6 @@ class PostgresTransaction(Transaction):
 
     async def _execute(self, sql: LiteralString, parameters: Mapping[str, Any] | None = None) -> AsyncCursor[DictRow]:
         return await self._connection.cursor(row_factory=dict_row).execute(sql, parameters)
-
-
-def _without_event(row: DictRow) -> DictRow:
-    return {name: value for name, value in row.items() if name not in ("position", "now", "behind")}
-
-
-def _search_name(query: RecordQuery, index_number: int) -> str:
-    if query.due_by is not None:
-        return "find_due"
-    by = "state" if query.state is not None else f"index_{index_number}" if index_number else "kind"
-    return f"find_by_{by}_descending" if query.descending else f"find_by_{by}"
 
 
 def _by_token(items: Sequence[_T]) -> dict[int, list[_T]]:

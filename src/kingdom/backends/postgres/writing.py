@@ -1,4 +1,4 @@
-"""The statements that store records and write to ordered streams, with the checks of what they return. No I/O."""
+"""The statements for records and ordered streams, with the checks of what they return. No I/O."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, LiteralString
@@ -8,7 +8,7 @@ from psycopg.rows import DictRow
 from kingdom.backends.postgres.rows import entry_rows, is_ordered, record_parameters, rows_of_copies, to_json
 from kingdom.bus.outcome import Dead, Done
 from kingdom.bus.port import EventCopy, Put, TransactionChanges
-from kingdom.bus.record import RecordKind
+from kingdom.bus.record import RecordKind, RecordQuery
 from kingdom.errors import Conflict
 
 Queries = Mapping[str, LiteralString]
@@ -64,6 +64,14 @@ def keys_to_lock(changes: TransactionChanges) -> dict[str, list[str]]:
     ending = [each for each in changes.settlements.values() if isinstance(each.outcome, Done | Dead)]
     keys = sorted({each.ordering_key for each in ending if each.ordering_key})
     return {"lock_streams": [stream for stream, _ in keys], "lock_keys": [key for _, key in keys]}
+
+
+def search_name(query: RecordQuery, index_number: int) -> str:
+    """Return the name of the statement that finds records."""
+    if query.due_by is not None:
+        return "find_due"
+    by = "state" if query.state is not None else f"index_{index_number}" if index_number else "kind"
+    return f"find_by_{by}_descending" if query.descending else f"find_by_{by}"
 
 
 def _conflict(put: Put) -> Conflict:
