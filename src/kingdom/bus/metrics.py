@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.operations import Operations, StreamStats
-from kingdom.bus.outcome import Outcome
+from kingdom.bus.outcome import AnyOutcome
 
 PREFIX = "kingdom"
 
@@ -37,7 +37,7 @@ class WorkerMetrics:
             ["stream", "eventType"],
             registry=registry,
         )
-        self._results: dict[tuple[str, type[Outcome]], Counter] = {}
+        self._results: dict[tuple[str, type[AnyOutcome]], Counter] = {}
         self._durations: dict[tuple[str, str], Histogram] = {}
         # The moving average of handler durations per stream.
         self.seconds_per_event: dict[str, float] = {}
@@ -52,7 +52,7 @@ class WorkerMetrics:
         known = self.seconds_per_event.get(delivery.stream, seconds)
         self.seconds_per_event[delivery.stream] = known + (seconds - known) / 8
 
-    def count_settled(self, stream: str, outcome: type[Outcome], count: int) -> None:
+    def count_settled(self, stream: str, outcome: type[AnyOutcome], count: int) -> None:
         """Count settled deliveries of one stream with the same outcome."""
         counter = self._results.get((stream, outcome))
         if counter is None:

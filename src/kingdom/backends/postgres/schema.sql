@@ -213,6 +213,19 @@ CREATE TABLE kingdom.courier_topic (
     partitions int NOT NULL CHECK (partitions > 0)
 );
 
+-- How far the consumer of a stream has come in a partition of its topic. `handled` has the offsets of all events that are
+-- settled here or moved to the outbox. A new owner of the partition raises `epoch`, so an earlier owner can write nothing
+-- more. `takeovers` counts the owners since the last settled event.
+CREATE TABLE kingdom.inbox_partition (
+    stream    text NOT NULL,
+    topic     text NOT NULL,
+    partition int NOT NULL,
+    epoch     bigint NOT NULL,
+    handled   int8multirange NOT NULL,
+    takeovers int NOT NULL DEFAULT 0,
+    PRIMARY KEY (stream, topic, partition)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
+
 CREATE VIEW kingdom.outbox_all AS
 SELECT e.id, e.event_id, e.stream, e.event_type, e.schema_version, e.occurred_at, e.trace_id, e.owner_id,
        e.partition_key, e.aggregate_type, e.aggregate_id, e.attributes, e.payload_json, e.status, e.attempt_count,

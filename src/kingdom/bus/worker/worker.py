@@ -195,7 +195,9 @@ class Worker:
         reacting: list[list[Delivery]] = []
         calling: list[list[Delivery]] = []
         for run in split_into_runs(deliveries):
-            (calling if any(map(self._execution.is_effect, run)) else reacting).append(run)
+            # An effect whose event is still in its transport does not run, so it needs no unit of its own.
+            calls = any(self._execution.is_effect(each) and not each.in_transport for each in run)
+            (calling if calls else reacting).append(run)
         units = [
             Unit(lease, group, calls_outside=False)
             for group in join_into_groups(reacting, self._group_size(deliveries[0].stream))
