@@ -193,6 +193,11 @@ def require_brokers(settings: Settings, topology: Topology, streams: Sequence[st
         _brokers(settings)
 
 
+def count_brokers(settings: Settings) -> int:
+    """Return how many brokers of Kafka answer. Raises Unavailable if none does."""
+    return _brokers(settings).count()
+
+
 def courier_of(bus: Bus, settings: Settings) -> "Courier":
     """Return the courier that sends the events of a bus to Kafka."""
     if not bus.topology.carried():

@@ -90,6 +90,7 @@ async def test_a_worker_handles_each_event_once_in_the_order_of_its_key(kafka_bu
         assert await rows(bus, "SELECT id FROM kingdom.outbox_all WHERE stream = 'orders'") == []
 
 
+@pytest.mark.kafka
 async def test_a_second_worker_continues_after_the_last_settled_event(kafka_bus: Open) -> None:
     async with kafka_bus() as bus, at_work(bus, counting(), "orders"):
         await bus.publish(*(placed(number) for number in range(10)))
@@ -99,6 +100,7 @@ async def test_a_second_worker_continues_after_the_last_settled_event(kafka_bus:
         await until_handled(bus, list(range(20)))
 
 
+@pytest.mark.kafka
 async def test_a_retried_event_holds_back_only_its_key(kafka_bus: Open) -> None:
     attempts: list[int] = []
 
@@ -136,6 +138,7 @@ async def test_a_dead_event_blocks_its_key_until_it_is_redriven(kafka_bus: Open)
         await until_handled(bus, [0, 1, 2, 3])
 
 
+@pytest.mark.kafka
 async def test_a_deferred_event_and_one_that_is_not_due_wait_in_the_store(kafka_bus: Open) -> None:
     def outcome(event: Event[Any]) -> Outcome | None:
         is_first = event.payload["number"] == 0 and event.attempt == 1
@@ -155,6 +158,7 @@ async def test_a_deferred_event_and_one_that_is_not_due_wait_in_the_store(kafka_
         assert await numbers(bus, "a") == await numbers(bus, "b") == []
 
 
+@pytest.mark.kafka
 async def test_an_effect_runs_from_the_store_and_through_its_ledger(kafka_bus: Open) -> None:
     calls: list[Any] = []
 
@@ -174,6 +178,7 @@ async def test_an_effect_runs_from_the_store_and_through_its_ledger(kafka_bus: O
         assert calls == [0, 1, 2]
 
 
+@pytest.mark.kafka
 async def test_a_paused_stream_delivers_nothing(kafka_bus: Open, bus: PostgresBus, courier: Courier) -> None:
     operations = PostgresOperations(bus)
     await operations.pause("orders", reason="test", actor="test")
@@ -225,6 +230,7 @@ async def test_an_earlier_owner_of_a_partition_can_settle_nothing(kafka_bus: Ope
         assert await numbers(successor) == []
 
 
+@pytest.mark.kafka
 async def test_an_offset_that_is_handled_is_not_handled_again(kafka_bus: Open, bus: PostgresBus) -> None:
     await bus.publish(placed(0))
     async with kafka_bus() as owner:
@@ -260,6 +266,7 @@ async def settle_and_crash(bus: KafkaBus, delivery: Any) -> None:
         raise RuntimeError("crash")
 
 
+@pytest.mark.kafka
 async def test_events_that_are_released_are_delivered_again_from_the_topic(kafka_bus: Open) -> None:
     async with kafka_bus() as bus:
         await bus.publish(*(placed(number) for number in range(3)))
@@ -273,6 +280,7 @@ async def test_events_that_are_released_are_delivered_again_from_the_topic(kafka
         assert await rows(bus, "SELECT id FROM kingdom.outbox_all WHERE stream = 'orders'") == []
 
 
+@pytest.mark.kafka
 async def test_an_event_that_kills_its_workers_is_handed_to_the_store(kafka_bus: Open, bus: PostgresBus) -> None:
     await bus.publish(placed(0))
     async with kafka_bus() as first:

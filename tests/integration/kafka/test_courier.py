@@ -139,23 +139,52 @@ async def test_an_event_whose_transaction_commits_late_is_not_left_behind(
     assert sorted(numbers(brokers)) == [1, 2]
 
 
-async def test_what_a_courier_did_not_commit_is_sent_once_by_its_successor(bus: PostgresBus, brokers: Brokers) -> None:
+async def test_what_a_courier_did_not_commit_is_sent_once_by_its_successor(
+    bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bus.publish(placed(1), placed(2))
     queue, store = CourierQueue(bus), uuid4()
     (tick,) = await queue.take_ticks(0)
     (events,) = [piece async for piece in queue.events(tick, 0, 10)]
     dying, successor = writer(brokers, store), writer(brokers, store)
     assert dying.open() == SentPosition(0)
-    dying._producer.begin_transaction()
-    for event in events:
-        dying._produce(tick.number, event)
-    dying._producer.flush()
+    commit = dying._commit
+    monkeypatch.setattr(dying, "_commit", die)
+    with pytest.raises(RuntimeError, match="killed"):
+        dying.send(tick.number, events, SentPosition(tick.number))
     assert successor.open() == SentPosition(0)
     successor.send(tick.number, events, SentPosition(tick.number))
     assert numbers(brokers) == [1, 2]
     with pytest.raises(CourierFenced):
-        dying._commit()
+        commit()
     assert numbers(brokers) == [1, 2]
+    successor.close()
+
+
+def die() -> None:
+    raise RuntimeError("killed")
+
+
+async def test_a_courier_that_dies_right_after_its_commit_has_stored_its_position(
+    bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bus.publish(placed(1))
+    queue, store = CourierQueue(bus), uuid4()
+    (tick,) = await queue.take_ticks(0)
+    (events,) = [piece async for piece in queue.events(tick, 0, 10)]
+    dying, successor = writer(brokers, store), writer(brokers, store)
+    dying.open()
+    commit = dying._commit
+
+    def commit_and_die() -> None:
+        commit()
+        die()
+
+    monkeypatch.setattr(dying, "_commit", commit_and_die)
+    with pytest.raises(RuntimeError, match="killed"):
+        dying.send(tick.number, events, SentPosition(tick.number))
+    assert successor.open() == SentPosition(tick.number)
+    assert numbers(brokers) == [1]
     successor.close()
 
 
@@ -177,6 +206,7 @@ async def test_a_successor_continues_where_the_brokers_say(bus: PostgresBus, bro
     successor.close()
 
 
+@pytest.mark.kafka
 async def test_a_second_courier_takes_over_when_the_first_stops(bus: PostgresBus, brokers: Brokers) -> None:
     first, second = Courier(bus, brokers, name="first"), Courier(bus, brokers, name="second")
     running = [asyncio.create_task(first.run())]
@@ -191,6 +221,7 @@ async def test_a_second_courier_takes_over_when_the_first_stops(bus: PostgresBus
     assert numbers(brokers) == [1, 2]
 
 
+@pytest.mark.kafka
 async def test_the_topics_of_another_store_are_refused(brokers: Brokers) -> None:
     owner, stranger = writer(brokers, uuid4()), writer(brokers, uuid4())
     owner.open()
@@ -201,6 +232,7 @@ async def test_the_topics_of_another_store_are_refused(brokers: Brokers) -> None
     stranger.close()
 
 
+@pytest.mark.kafka
 async def test_why_tells_whether_the_courier_has_sent_an_event(bus: PostgresBus, brokers: Brokers) -> None:
     envelope, operations = placed(1), PostgresOperations(bus)
     await bus.publish(envelope)
@@ -222,6 +254,7 @@ async def test_why_tells_whether_the_courier_has_sent_an_event(bus: PostgresBus,
     await running
 
 
+@pytest.mark.kafka
 async def test_retention_keeps_the_days_of_unsent_events(bus: PostgresBus, brokers: Brokers) -> None:
     operations, keep = PostgresOperations(bus), Retention(archive=timedelta(days=2))
     await bus.publish(placed(1))

@@ -14,6 +14,7 @@ from kingdom.errors import Misconfigured, Unavailable
 # The broker chooses how many copies a new topic has.
 _COPIES_OF_BROKER = -1
 _ANSWER_SECONDS = 30.0
+_LOOK_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,11 @@ class Brokers:
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                         raise
+
+    def count(self) -> int:
+        """Return how many brokers the cluster has."""
+        with kafka_errors():
+            return len(AdminClient(self.client_options()).list_topics(timeout=_LOOK_SECONDS).brokers)
 
     def count_partitions(self, topics: list[str]) -> dict[str, int]:
         """Return how many partitions each of the existing topics has."""

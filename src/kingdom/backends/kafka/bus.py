@@ -103,7 +103,7 @@ class KafkaBus(PostgresBus):
         return LeaseRenewal(renewal.alive | mine, renewal.cancelled)
 
     async def _claim_from_topic(self, stream: Stream, limit: int) -> list[Delivery]:
-        reader = self._readers.get(stream.name) or await self._open_reader(stream)
+        reader = self._readers.get(stream.name) or self._open_reader(stream)
         self._batches.give_back_expired()
         taken = reader.take(limit)
         if not taken:
@@ -189,13 +189,13 @@ class KafkaBus(PostgresBus):
             for each in deliveries
         ]
 
-    async def _open_reader(self, stream: Stream) -> TopicReader:
+    def _open_reader(self, stream: Stream) -> TopicReader:
         topic = stream.source.name if stream.source else self._brokers.topic(stream.name)
-        if not stream.source:
-            await asyncio.to_thread(self._brokers.create_topics, {topic: self._brokers.partitions})
         on_messages = partial(self._wakeups.claimed, stream.name, full=True)
         inbox, group = Inbox(self, stream.name), self._brokers.topic(stream.name)
-        reader = self._readers[stream.name] = TopicReader(self._brokers, topic, group, inbox, on_messages)
+        reader = self._readers[stream.name] = TopicReader(
+            self._brokers, topic, group, inbox, on_messages, creates_topic=stream.source is None
+        )
         reader.start()
         return reader
 

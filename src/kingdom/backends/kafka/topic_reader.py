@@ -49,11 +49,23 @@ class OwnedPartition:
 class TopicReader:
     """Reads one topic in a thread, as a member of the consumer group of its stream.
 
-    `on_messages` is called in the event loop when there may be messages to take.
+    `on_messages` is called in the event loop when there may be messages to take. With `creates_topic`, the topic is
+    created if it does not exist.
     """
 
-    def __init__(self, brokers: Brokers, topic: str, group: str, inbox: Inbox, on_messages: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        brokers: Brokers,
+        topic: str,
+        group: str,
+        inbox: Inbox,
+        on_messages: Callable[[], None],
+        *,
+        creates_topic: bool,
+    ) -> None:
         self.topic = topic
+        self._brokers = brokers
+        self._creates_topic = creates_topic
         self._inbox = inbox
         self._on_messages = on_messages
         self._lock = threading.Lock()
@@ -76,7 +88,6 @@ class TopicReader:
 
     def start(self) -> None:
         """Start reading."""
-        self._consumer.subscribe([self.topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)
         self._thread.start()
 
     async def close(self) -> None:
@@ -123,8 +134,12 @@ class TopicReader:
             return any(each.messages and not each.open for each in self._partitions.values())
 
     def _read_until_stopped(self) -> None:
+        is_subscribed = False
         while not self._stopping.is_set():
             try:
+                if not is_subscribed:
+                    self._subscribe()
+                    is_subscribed = True
                 self._limit_buffer()
                 messages = self._consumer.consume(_FETCHED_AT_ONCE, _POLL_SECONDS)
             except (KafkaException, KingdomError, RuntimeError, FutureTimeoutError) as error:
@@ -137,6 +152,11 @@ class TopicReader:
             if self._buffer([message for message in messages if not message.error()]):
                 self._call_in_loop(self._on_messages)
         self._consumer.close()
+
+    def _subscribe(self) -> None:
+        if self._creates_topic:
+            self._brokers.create_topics({self.topic: self._brokers.partitions})
+        self._consumer.subscribe([self.topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)
 
     def _buffer(self, messages: Sequence[Message]) -> bool:
         with self._lock:
@@ -163,7 +183,6 @@ class TopicReader:
                 self._partitions[each.partition] = OwnedPartition(each.partition, taken, next_offset=taken.next_offset)
             each.offset = taken.next_offset
         consumer.incremental_assign(partitions)
-        self._paused = False
 
     def _take_partition(self, number: int, first: int) -> TakenPartition:
         while True:
