@@ -117,6 +117,7 @@ async def test_a_retried_event_holds_back_only_its_key(kafka_bus: Open) -> None:
         assert attempts == [1, 2, 3]
 
 
+@pytest.mark.kafka
 async def test_a_dead_event_blocks_its_key_until_it_is_redriven(kafka_bus: Open) -> None:
     is_poison = True
 
@@ -301,6 +302,7 @@ def send(brokers: Brokers, *values: bytes) -> None:
     assert producer.flush(PATIENCE_SECONDS) == 0
 
 
+@pytest.mark.kafka
 async def test_messages_of_another_system_become_events_and_malformed_ones_dead_letters(
     kafka_bus: Open, brokers: Brokers
 ) -> None:

@@ -47,6 +47,7 @@ async def test_events_reach_the_topic_in_the_order_of_their_key(
     }
 
 
+@pytest.mark.kafka
 async def test_only_the_stream_with_a_transport_leaves_the_store(bus: PostgresBus, courier: Courier) -> None:
     await bus.publish(placed(1))
     await send_everything(courier, 1)
@@ -55,6 +56,7 @@ async def test_only_the_stream_with_a_transport_leaves_the_store(bus: PostgresBu
     assert await bus.claim("orders", 10, "worker") == []
 
 
+@pytest.mark.kafka
 async def test_a_message_has_the_headers_of_its_event(bus: PostgresBus, brokers: Brokers, courier: Courier) -> None:
     envelope = placed(1)
     await bus.publish(envelope)
@@ -68,6 +70,7 @@ async def test_a_message_has_the_headers_of_its_event(bus: PostgresBus, brokers:
     assert Envelope.from_wire(json.loads(message.value() or b"")).event_id == envelope.event_id
 
 
+@pytest.mark.kafka
 async def test_an_event_that_is_rolled_back_is_never_sent(
     bus: PostgresBus, brokers: Brokers, courier: Courier, dsn: str
 ) -> None:
@@ -80,6 +83,7 @@ async def test_an_event_that_is_rolled_back_is_never_sent(
     assert numbers(brokers) == [2]
 
 
+@pytest.mark.kafka
 async def test_an_id_that_the_publisher_chose_is_sent_once(
     bus: PostgresBus, brokers: Brokers, courier: Courier
 ) -> None:
@@ -92,11 +96,13 @@ async def test_an_id_that_the_publisher_chose_is_sent_once(
     assert sorted(numbers(brokers)) == [1, 2]
 
 
+@pytest.mark.kafka
 async def test_an_event_that_is_too_large_for_its_transport_is_refused(bus: PostgresBus) -> None:
     with pytest.raises(MalformedEvent, match="publish a reference"):
         await bus.publish(Envelope(type="OrderPlaced", payload={"text": "x" * CARRIED_BYTES_MAX}))
 
 
+@pytest.mark.kafka
 async def test_a_transaction_that_began_first_but_publishes_last_comes_last(
     bus: PostgresBus, brokers: Brokers, courier: Courier, dsn: str
 ) -> None:
@@ -188,6 +194,7 @@ async def test_a_courier_that_dies_right_after_its_commit_has_stored_its_positio
     successor.close()
 
 
+@pytest.mark.kafka
 async def test_a_successor_continues_where_the_brokers_say(bus: PostgresBus, brokers: Brokers) -> None:
     await bus.publish(*(placed(number) for number in range(5)))
     queue, store = CourierQueue(bus), uuid4()
