@@ -14,7 +14,6 @@ from bench.crash_sweep import steps
 from bench.crash_sweep.__main__ import CLAUDE, POINTS_MIN, SCRIPTED
 from bench.crash_sweep.ending import Ending, Event, locks_of, processes_of
 from bench.crash_sweep.judge import judge
-from bench.crash_sweep.places import BACKENDS
 from bench.crash_sweep.roles import Stage
 from bench.crash_sweep.steps import ENGINE, HOST, Point
 from bench.crash_sweep.sweep import in_turn
@@ -94,7 +93,8 @@ def stage(tmp_path: Path) -> Stage:
     return stage
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+# The part sweep_postgres of the proof crashes at every step anyway.
+@pytest.mark.parametrize("backend", ["files", pytest.param("postgres", marks=pytest.mark.sweep_postgres)])
 def test_a_run_continues_after_crashes_at_steps_of_many_kinds(backend: str) -> None:
     code, figures = sweep("--backend", backend, "--points", str(POINTS), "--no-variants")
     found = figures["backends"][backend]

@@ -5,16 +5,16 @@ from kingdom.court.chamberlain.health import HealthLevel, HealthState, MachineRe
 from kingdom.court.chamberlain.records import HEALTH, recall
 from kingdom.court.chamberlain.settings import HealthSettings
 from kingdom.court.records import CURRENT
-from kingdom.views.health import MachineHealth, ResourceUse
+from kingdom.views.health import MachineUse, ResourceUse
 
 
-async def read_machines(transaction: Transaction, settings: HealthSettings) -> list[MachineHealth]:
+async def read_machines(transaction: Transaction, settings: HealthSettings) -> list[MachineUse]:
     """Return the last measured use of each machine, in the order of their names."""
     _, health = await recall(transaction, HEALTH, CURRENT, HealthState)
     return [_to_machine(name, reading, settings) for name, reading in sorted(health.machines.items())]
 
 
-def _to_machine(name: str, reading: MachineReading, settings: HealthSettings) -> MachineHealth:
+def _to_machine(name: str, reading: MachineReading, settings: HealthSettings) -> MachineUse:
     resources = [
         ResourceUse(
             name=metric,
@@ -24,4 +24,4 @@ def _to_machine(name: str, reading: MachineReading, settings: HealthSettings) ->
         )
         for metric, percent in reading.metrics.items()
     ]
-    return MachineHealth(name=name, at=reading.at, resources=resources)
+    return MachineUse(name=name, at=reading.at, resources=resources)

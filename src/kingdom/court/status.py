@@ -365,7 +365,7 @@ def _find_troubles(status: CourtStatus, sources: StatusSources) -> Iterator[Trou
     soldiers_run = any(each.is_well for each in status.roles if each.role == SOLDIERS)
     if soldiers_run and not _is_a_host_up(status):
         yield Trouble(what="no machine runs agents", command="kingdom host list")
-    elif status.hosts and all(host.drained for host in status.hosts if host.status is HostStatus.UP):
+    elif _is_a_host_up(status) and all(host.drained for host in status.hosts if host.status is HostStatus.UP):
         yield Trouble(what="every machine that runs agents is drained", command="kingdom host undrain NAME")
 
 
@@ -376,7 +376,8 @@ def _find_silent_roles(status: CourtStatus) -> Iterator[Trouble]:
         what = "no role of the court runs, only an engine or a host" if _is_a_host_up(status) else "nothing runs"
         yield Trouble(what=what, command="kingdom up")
     elif len(missing) > 1:
-        yield Trouble(what=f"{', '.join(missing[:-1])} and {missing[-1]} do not run", command="kingdom up")
+        names = f"{', '.join(missing[:-1])} and {missing[-1]}"
+        yield Trouble(what=f"{names} do not run", command="kingdom up")
     elif missing:
         yield Trouble(what=f"{missing[0]} does not run", command=f"kingdom role {missing[0]}")
     for each in unwell:

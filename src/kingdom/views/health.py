@@ -16,7 +16,7 @@ class ResourceUse(msgspec.Struct, frozen=True, kw_only=True):
     thresholds: dict[HealthLevel, float]
 
 
-class MachineHealth(msgspec.Struct, frozen=True, kw_only=True):
+class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
     """The last measured use of a machine."""
 
     name: str

@@ -15,7 +15,7 @@ from kingdom.views.bus import ExplainedSituation, LoggedEntryView, PauseResult, 
 from kingdom.views.costs import Costs
 from kingdom.views.dead_letters import DeadLetterDetails, DeadLetterKey, DiscardResult, ListedDeadLetter, RedriveResult
 from kingdom.views.generals import ListedGenerals
-from kingdom.views.health import MachineHealth
+from kingdom.views.health import MachineUse
 from kingdom.views.petitions import ListedPetition, PetitionDetails
 from kingdom.views.questions import AnswerResult, OpenQuestion
 from kingdom.views.workflows import CheckpointDetails, WorkflowDetails
@@ -46,7 +46,7 @@ def _issue(method: Any, path: str, right: Right | Audience, run: Any, result: An
 LOOKING: tuple[ApiRoute, ...] = (
     _get(f"{API}/status", _LOOK, court.show_status, CourtStatus),
     _get(f"{API}/health", _LOOK, court.show_health, HealthSummary),
-    _get(f"{API}/health/machines", _LOOK, court.list_machines, Page[MachineHealth], PageQuery),
+    _get(f"{API}/health/machines", _LOOK, court.list_machines, Page[MachineUse], PageQuery),
     _get(f"{API}/costs", _LOOK, court.show_costs, Costs, court.CostsQuery),
     _get(f"{API}/runs", _LOOK, runs.list_runs, Page[Workflow], runs.RunsQuery),
     _get(f"{API}/runs/{{id}}", _LOOK, runs.show_run, WorkflowDetails),

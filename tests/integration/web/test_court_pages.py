@@ -117,7 +117,7 @@ async def test_dead_letters_are_listed_in_pages(site: Site) -> None:
     assert seen == 5
 
 
-async def test_generals_show_what_they_hear_may_do_cost_and_achieve(site: Site, generals: Path) -> None:
+async def test_generals_show_their_events_rights_costs_and_results(site: Site, generals: Path) -> None:
     await furnish_court(site.bus, site.operations)
     assert generals.exists()
     page = unescape((await look(site, "/generals")).text)

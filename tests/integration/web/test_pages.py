@@ -139,7 +139,7 @@ async def test_a_run_says_in_one_sentence_why_it_waits(site: Site) -> None:
     assert f'data-about="wf-task-20261118-001 {ASKED}"' in waiting
 
 
-async def test_resuming_from_a_point_tells_what_git_cannot_undo(site: Site) -> None:
+async def test_resuming_from_a_point_shows_what_git_cannot_undo(site: Site) -> None:
     await furnish(site.bus)
     async with site.bus.transaction() as transaction:
         record = await transaction.get(PETITIONS.name, PETITION)

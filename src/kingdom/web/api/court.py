@@ -31,7 +31,7 @@ from kingdom.court.status import CourtStatus, HealthSummary
 from kingdom.errors import Misconfigured
 from kingdom.views.costs import Costs
 from kingdom.views.generals import ListedGenerals
-from kingdom.views.health import MachineHealth
+from kingdom.views.health import MachineUse
 from kingdom.web.route import ApiCall, Page, PageQuery, Text, part_of
 from kingdom.workflow.hosts import retire_host, set_drained
 from kingdom.workflow.model.resources.host import Host
@@ -82,7 +82,7 @@ async def show_health(call: ApiCall) -> HealthSummary:
     return (await show_status(call)).health
 
 
-async def list_machines(call: ApiCall) -> Page[MachineHealth]:
+async def list_machines(call: ApiCall) -> Page[MachineUse]:
     """List the last measured use of each machine, with the thresholds of the levels of health."""
     async with call.context.bus.transaction() as transaction:
         machines = await read_machines(transaction, call.context.realm.chamberlain.health)
