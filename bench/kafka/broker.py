@@ -2,11 +2,11 @@
 
 import atexit
 import contextlib
-import os
 import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,7 +29,6 @@ _CLUSTER_ID = "kingdom-test-cluster-0"
 _HEAP = ("-Xms192m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _NODES_MAX = 3
 _FORMATTED, _CLASSES = "formatted", "classes.jsa"
-# A lost broker or consumer is noticed within seconds, and a transaction needs no more copies than there are nodes.
 _SETTINGS = {
     "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
@@ -40,16 +39,19 @@ _SETTINGS = {
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
-    "group.consumer.min.session.timeout.ms": "1000",
-    "group.consumer.session.timeout.ms": "3000",
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "300",
+    "log.retention.ms": "-1",
+    "log.cleaner.dedupe.buffer.size": "4194304",
+}
+# Several nodes are there to be killed, so they notice a lost broker or consumer within seconds.
+_QUICK_SETTINGS = {
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "3000",
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "300",
     "controller.quorum.fetch.timeout.ms": "1000",
     "controller.quorum.election.timeout.ms": "500",
-    "log.retention.ms": "-1",
-    "log.cleaner.dedupe.buffer.size": "4194304",
 }
 
 
@@ -94,8 +96,10 @@ class PrivateKafka:
         """Start all nodes and wait until they answer."""
         atexit.register(self.stop)
         self._jars = class_path()
-        _format_directories(self._jars)
-        _record_classes()
+        _format_directories(self._jars, self._numbers)
+        if len(self._numbers) > 1:
+            # For a single node, this would take longer than it saves.
+            _record_classes()
         self._start_nodes()
 
     def record_classes(self, archive: Path) -> None:
@@ -163,7 +167,9 @@ class PrivateKafka:
         broker_port, controller_port = self._ports[number]
         copies = str(len(self._numbers))
         in_sync = str(len(self._numbers) // 2 + 1)
-        settings = _SETTINGS | {
+        settings = {
+            **_SETTINGS,
+            **(_QUICK_SETTINGS if len(self._numbers) > 1 else {}),
             "node.id": str(number),
             "log.dirs": str(home),
             "listeners": f"PLAINTEXT://{LOOPBACK}:{broker_port},CONTROLLER://{LOOPBACK}:{controller_port}",
@@ -186,15 +192,16 @@ class PrivateKafka:
         return log.read_text(errors="replace")[-2000:] if log and log.exists() else ""
 
 
-def _format_directories(jars: list[Path]) -> None:
-    """Format the storage of each node, unless the cache has it."""
-    cache = cache_directory()
-    with only_one_process(cache):
-        if not (cache / _FORMATTED).exists():
-            partial = cache / f"{_FORMATTED}.{os.getpid()}"
-            for number in range(1, _NODES_MAX + 1):
-                _format(jars, partial / str(number), number)
-            partial.rename(cache / _FORMATTED)
+def _format_directories(jars: list[Path], numbers: Iterable[int]) -> None:
+    """Format the storage of each node that the cache does not have."""
+    formatted = cache_directory() / _FORMATTED
+    with only_one_process(cache_directory()):
+        for number in numbers:
+            if not (formatted / str(number)).exists():
+                partial = formatted / f"{number}.partial"
+                shutil.rmtree(partial, ignore_errors=True)
+                _format(jars, partial, number)
+                partial.rename(formatted / str(number))
 
 
 def _record_classes() -> None:

@@ -7,8 +7,10 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
+from time import sleep
 from urllib.request import urlopen
 
 from bench.servers import ServerUnavailableError
@@ -17,6 +19,8 @@ MAVEN_CENTRAL = "https://repo.maven.apache.org/maven2"
 _LOCK_FILE = Path(__file__).with_name("jars.lock")
 _DOWNLOADS = 8
 _ANSWER_SECONDS = 60
+# How long to wait before each further attempt to fetch a jar.
+_PAUSES_SECONDS = (1, 2, 5, 10, 20)
 
 
 def cache_directory() -> Path:
@@ -69,11 +73,7 @@ def only_one_process(directory: Path) -> Iterator[None]:
 
 def _fetch(path: str, checksum: str, directory: Path) -> None:
     url = f"{os.environ.get('KINGDOM_MAVEN_URL') or MAVEN_CENTRAL}/{path}"
-    try:
-        with urlopen(url, timeout=_ANSWER_SECONDS) as answer:  # noqa: S310 - the checksum decides what is accepted
-            content = answer.read()
-    except OSError as error:
-        raise ServerUnavailableError(f"{url} cannot be fetched ({error}): set KINGDOM_MAVEN_URL to a mirror") from error
+    content = _download(url)
     found = hashlib.sha256(content).hexdigest()
     if found != checksum:
         raise ServerUnavailableError(f"{url} has the checksum {found}, but jars.lock expects {checksum}")
@@ -81,3 +81,19 @@ def _fetch(path: str, checksum: str, directory: Path) -> None:
     partial = directory / f"{Path(path).name}.partial"
     partial.write_bytes(content)
     partial.rename(directory / Path(path).name)
+
+
+def _download(url: str) -> bytes:
+    for pause in _PAUSES_SECONDS:
+        with suppress(OSError, HTTPException):
+            return _read(url)
+        sleep(pause)
+    try:
+        return _read(url)
+    except (OSError, HTTPException) as error:
+        raise ServerUnavailableError(f"{url} cannot be fetched ({error}): set KINGDOM_MAVEN_URL to a mirror") from error
+
+
+def _read(url: str) -> bytes:
+    with urlopen(url, timeout=_ANSWER_SECONDS) as answer:  # noqa: S310 - the checksum decides what is accepted
+        return bytes(answer.read())

@@ -60,18 +60,26 @@ def test_three_nodes_go_on_while_one_is_killed_and_take_it_back() -> None:
         assert send(cluster.servers, "killed", 100) == 100
 
 
-def test_a_jar_with_another_checksum_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def jar_of_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place in a mirror of the only jar that the lock file has."""
     mirror, lock = tmp_path / "mirror", tmp_path / "jars.lock"
     (mirror / "a").mkdir(parents=True)
-    (mirror / "a" / "a.jar").write_bytes(b"as published")
     lock.write_text(f"{hashlib.sha256(b'as published').hexdigest()}  a/a.jar\n")
     monkeypatch.setenv("KINGDOM_MAVEN_URL", mirror.as_uri())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(jars, "_LOCK_FILE", lock)
+    return mirror / "a" / "a.jar"
+
+
+def test_a_jar_that_cannot_be_fetched_is_tried_again(jar_of_mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jars, "sleep", lambda _: jar_of_mirror.write_bytes(b"as published"))
     (fetched,) = jars.class_path()
     assert fetched.read_bytes() == b"as published"
-    fetched.unlink()
-    (mirror / "a" / "a.jar").write_bytes(b"changed later")
+
+
+def test_a_jar_with_another_checksum_is_refused(jar_of_mirror: Path) -> None:
+    jar_of_mirror.write_bytes(b"changed later")
     with pytest.raises(ServerUnavailableError, match="checksum"):
         jars.class_path()
-    assert not fetched.exists()
+    assert list(jars.cache_directory().rglob("*.jar")) == []

@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 from kingdom.backends.kafka import Brokers, Courier, KafkaBus
 from kingdom.backends.kafka.messages import MALFORMED
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
+from kingdom.backends.postgres.connection import Call, Connection, Rows
 from kingdom.bus import (
     Acked,
     Attempt,
@@ -229,6 +230,24 @@ async def test_an_earlier_owner_of_a_partition_can_settle_nothing(kafka_bus: Ope
         with pytest.raises(LeaseLost):
             await append_and_settle(zombie, delivery)
         assert await numbers(successor) == []
+
+
+async def test_a_partition_is_checked_before_the_changes_of_its_events_are_written(
+    kafka_bus: Open, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bus.publish(placed(0))
+    names, statements, run = {sql: name for name, sql in bus.queries.items()}, list[str](), Connection.run
+
+    async def run_and_note(connection: Connection, *calls: Call) -> list[Rows]:
+        statements.extend(name for sql, _ in calls if (name := names.get(sql)))
+        return await run(connection, *calls)
+
+    async with kafka_bus() as owner:
+        delivery = await claim_one(owner)
+        monkeypatch.setattr(Connection, "run", run_and_note)
+        await append_and_settle(owner, delivery)
+    # An event of a topic has no lease that the statements could check by themselves.
+    assert statements == ["get_record", "begin", "settle_partitions", "insert_record"]
 
 
 @pytest.mark.kafka

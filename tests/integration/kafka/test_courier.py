@@ -13,10 +13,10 @@ from kingdom.backends.kafka.topic_writer import CourierFenced, SentPosition, Top
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.backends.postgres.courier_queue import CourierQueue
 from kingdom.backends.postgres.rows import CARRIED_BYTES_MAX
-from kingdom.bus import Envelope, Retention
+from kingdom.bus import Envelope, Record, Retention
 from kingdom.bus.operations import Situation
 from kingdom.bus.why import why
-from kingdom.errors import MalformedEvent, Misconfigured
+from kingdom.errors import Conflict, MalformedEvent, Misconfigured
 from tests.integration.kafka.topics import committed_messages, payloads
 from tests.integration.running import eventually, rows
 
@@ -81,6 +81,21 @@ async def test_an_event_that_is_rolled_back_is_never_sent(
     await bus.publish(placed(2))
     await send_everything(courier, 1)
     assert numbers(brokers) == [2]
+
+
+async def test_a_transaction_whose_record_has_changed_meanwhile_carries_nothing(bus: PostgresBus) -> None:
+    record = Record(kind="counter", id="a", state="open", doc={})
+    async with bus.transaction() as transaction:
+        await transaction.put(record)
+    with pytest.raises(Conflict):
+        await put_and_publish(bus, record)
+    assert await rows(bus, "SELECT seq FROM kingdom.courier_event") == []
+
+
+async def put_and_publish(bus: PostgresBus, record: Record) -> None:
+    async with bus.transaction() as transaction:
+        await transaction.put(record)
+        await transaction.publish(Envelope(type="OrderPlaced", payload={"number": 1}, stream="orders"))
 
 
 @pytest.mark.kafka
