@@ -129,11 +129,12 @@ class Execution:
                 _log.warning("deliveries not released, they return when their lease ends", error=str(error))
 
     def effect_types(self, deliveries: Sequence[Delivery]) -> set[str]:
-        """Return the types of these deliveries whose handler is an effect."""
+        """Return the types of these deliveries whose handler is an effect, unless they are still in their transport."""
         return {
             delivery.envelope.type
             for delivery, route in zip(deliveries, self._routes(deliveries), strict=True)
-            if isinstance(route, HandlerRoute) and isinstance(route.handler, Effect)
+            # An effect does not run from a transport, so it needs no unit of its own there.
+            if isinstance(route, HandlerRoute) and isinstance(route.handler, Effect) and not delivery.in_transport
         }
 
     async def _react_together(self, unit: Unit, group: Sequence[Delivery]) -> None:

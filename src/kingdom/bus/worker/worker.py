@@ -196,9 +196,7 @@ class Worker:
         calling: list[list[Delivery]] = []
         effects = self._execution.effect_types(deliveries)
         for run in split_into_runs(deliveries):
-            # An effect whose event is still in its transport does not run, so it needs no unit of its own.
-            calls = any(each.envelope.type in effects and not each.in_transport for each in run)
-            (calling if calls else reacting).append(run)
+            (calling if any(each.envelope.type in effects for each in run) else reacting).append(run)
         units = [
             Unit(lease, group, calls_outside=False)
             for group in join_into_groups(reacting, self._group_size(deliveries[0].stream))
