@@ -255,7 +255,7 @@ async def test_the_topics_of_another_store_are_refused(brokers: Brokers) -> None
 
 
 @pytest.mark.kafka
-async def test_why_tells_whether_the_courier_has_sent_an_event(bus: PostgresBus, brokers: Brokers) -> None:
+async def test_why_answers_whether_the_courier_has_sent_an_event(bus: PostgresBus, brokers: Brokers) -> None:
     envelope, operations = placed(1), PostgresOperations(bus)
     await bus.publish(envelope)
 
