@@ -34,10 +34,14 @@ class ServerUnavailableError(RuntimeError):
 
 
 class PrivateDirectory:
-    """A temporary directory of the server's user. If this process is killed, a later one removes the directory."""
+    """A temporary directory of the server's user. If this process is killed, a later one removes the directory.
 
-    def __init__(self) -> None:
-        owner = _server_account() if os.geteuid() == 0 else None
+    A server that accepts root needs no other user (`as_server_user`).
+    """
+
+    def __init__(self, *, as_server_user: bool = True) -> None:
+        self._changes_user = as_server_user and os.geteuid() == 0
+        owner = _server_account() if self._changes_user else None
         _remove_abandoned()
         self.path = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
         # The lock ends with this process, so a later process knows that it may remove the directory.
@@ -50,7 +54,7 @@ class PrivateDirectory:
         """Start a command as the server's user in this directory."""
         with log.open("wb") as output:
             return subprocess.Popen(
-                _command(argv),
+                self._command(argv),
                 cwd=self.path,
                 env=_environment(),
                 stdin=subprocess.DEVNULL,
@@ -61,7 +65,7 @@ class PrivateDirectory:
     def run(self, *argv: str | Path) -> None:
         """Run a command as the server's user in this directory, and wait for its end."""
         done = subprocess.run(
-            _command(argv),
+            self._command(argv),
             cwd=self.path,
             env=_environment(),
             stdin=subprocess.DEVNULL,
@@ -81,6 +85,11 @@ class PrivateDirectory:
             if not self.path.exists():
                 break
         self._lock.close()
+
+    def _command(self, argv: tuple[str | Path, ...]) -> list[str]:
+        # Most servers refuse to run as root.
+        prefix = ["runuser", "-u", SERVER_USER, "--"] if self._changes_user else []
+        return prefix + [str(argument) for argument in argv]
 
 
 def find_binary(name: str) -> Path:
@@ -142,12 +151,6 @@ def until(seconds: float) -> Iterator[None]:
 def quoted(value: str) -> str:
     """Return a value quoted for the configuration files of both servers."""
     return "'" + value.replace("'", "''") + "'"
-
-
-def _command(argv: tuple[str | Path, ...]) -> list[str]:
-    # The servers refuse to run as root.
-    prefix = ["runuser", "-u", SERVER_USER, "--"] if os.geteuid() == 0 else []
-    return prefix + [str(argument) for argument in argv]
 
 
 def _environment() -> dict[str, str]:

@@ -25,6 +25,8 @@ pytest_plugins = ["tests.reruns"]
 _numbers = itertools.count()
 # One process runs all of these tests, since each process would have to start its own court.
 _COURTS = "tests/acceptance/court/"
+# One process runs all of these tests, since each process would have to start a broker of its own.
+_KAFKA = "tests/integration/kafka/"
 # One process runs all tests of such a file, since they share a fixture that takes seconds.
 _SHARING = ("tests/integration/test_plans.py", "tests/unit/workflow/model/test_properties.py")
 
@@ -33,6 +35,8 @@ class _Scheduler(LoadScopeScheduling):  # type: ignore[misc]  # its base class h
     """Gives each test to a free process, and tests that share an expensive fixture to one process."""
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(_KAFKA):
+            return _KAFKA
         if nodeid.startswith(_SHARING):
             return nodeid.partition("::")[0]
         if not nodeid.startswith(_COURTS):

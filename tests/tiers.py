@@ -7,6 +7,7 @@ GATE = "gate"
 PARTS = {
     "second_store": "domain code uses a store only through the bus, which the contract suite tests on both stores",
     "variants": "deliberately broken variants test the checkers, which seldom change",
+    "kafka": "kills brokers, couriers and consumers, and runs the contract of delivery on Kafka",
     "benches": "short forms of benches take minutes and measure best on a machine of their own",
     "pages": "pages of the documentation beyond README start whole courts",
     "installed": "wheels, demos, new realms and shells as a user has them take minutes to install and to run",

@@ -4,9 +4,10 @@
 Kingdom runs itself. A backend is imported only when it is needed, so a store of files needs no database driver.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 from urllib.parse import parse_qs
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
     from kingdom.backends.embedded.server_directory import ServerDirectory
     from kingdom.backends.files import FilesBus
     from kingdom.backends.files.inspection import StoreInspection
+    from kingdom.backends.kafka import Brokers, Courier
     from kingdom.backends.postgres import PostgresBus
     from kingdom.realm import Realm
 
 _FILE_SCHEME = "file"
 _EMBEDDED_SCHEME = "embedded"
 _ACCOUNT = "account"
+_KAFKA = "kafka"
 _POSTGRES_SCHEMES = ("postgresql", "postgres")
 _URL_FORMS = "use file:DIRECTORY, embedded:DIRECTORY or postgresql://user@host/database"
 # The store aborts a transaction that is idle for this long.
@@ -52,8 +55,12 @@ async def open_bus(
     through_pgbouncer: bool = False,
     listen_url: str | None = None,
     create: bool = True,
+    kafka: Settings | None = None,
 ) -> AsyncIterator[Bus]:
     """Open the bus of a URL. The record kinds of effects and daily sequences are always included.
+
+    A process that handles streams with the transport kafka needs the addresses of the brokers (`kafka`). A process that
+    only publishes to them does not.
 
     With `create`, a store of files or an embedded server is created if it does not exist, and an embedded server is
     migrated to this version. A database needs `migrate` first.
@@ -72,7 +79,13 @@ async def open_bus(
 
             if create and is_embedded(url) and await postgres.pending_migrations(server, schema):
                 await postgres.migrate(server, schema)
-            bus = postgres.PostgresBus(
+            open_postgres: Callable[..., PostgresBus] = postgres.PostgresBus
+            if _has_transport(topology) and kafka and kafka.kafka_servers:
+                brokers = _brokers(kafka)
+                from kingdom.backends.kafka import KafkaBus
+
+                open_postgres = partial(KafkaBus, brokers=brokers)
+            bus = open_postgres(
                 server,
                 topology,
                 every,
@@ -172,6 +185,51 @@ def run_texts_of(bus: Bus) -> RunTexts | None:
     from kingdom.backends.postgres import PostgresRunTexts
 
     return PostgresRunTexts(bus)
+
+
+def require_brokers(settings: Settings, topology: Topology, streams: Sequence[str]) -> None:
+    """Refuse to handle streams with a transport if the brokers are not known."""
+    if any(topology.stream(each).transport for each in streams):
+        _brokers(settings)
+
+
+def count_brokers(settings: Settings) -> int:
+    """Return how many brokers of Kafka answer. Raises Unavailable if none does."""
+    return _brokers(settings).count()
+
+
+def courier_of(bus: Bus, settings: Settings) -> "Courier":
+    """Return the courier that sends the events of a bus to Kafka."""
+    if not bus.topology.carried():
+        raise Misconfigured('no stream has a transport: declare one with Stream(name=…, transport="kafka")')
+    if not _is_postgres_bus(bus):
+        raise Misconfigured("only events of PostgreSQL can be sent to Kafka: set KINGDOM_DATABASE_URL to a database")
+    brokers = _brokers(settings)
+    from kingdom.backends.kafka import Courier
+
+    return Courier(bus, brokers)
+
+
+def _has_transport(topology: Topology) -> bool:
+    found = {stream.transport for stream in map(topology.stream, topology.names())} - {None}
+    if unknown := found - {_KAFKA}:
+        raise Misconfigured(f"there is no transport {unknown.pop()!r}: write transport={_KAFKA!r}")
+    return bool(found)
+
+
+def _brokers(settings: Settings) -> "Brokers":
+    if settings.kafka_servers is None:
+        raise Misconfigured("the brokers of Kafka are not known: set KINGDOM_KAFKA_SERVERS to HOST:PORT,HOST:PORT")
+    try:
+        from kingdom.backends.kafka import Brokers
+    except ModuleNotFoundError as error:
+        raise Misconfigured(f"Kafka needs a client ({error}): pip install 'kingdom[kafka]'") from error
+    return Brokers(
+        servers=settings.kafka_servers,
+        prefix=f"{settings.schema}." if settings.kafka_prefix is None else settings.kafka_prefix,
+        partitions=settings.kafka_partitions,
+        options=settings.kafka_options,
+    )
 
 
 async def migrate(url: str, *, schema: str = DEFAULT_SCHEMA) -> list[str]:

@@ -4,7 +4,8 @@ import getpass
 import os
 import re
 import socket
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kingdom.errors import Misconfigured
@@ -38,6 +39,12 @@ class Settings:
     actor: str = ""
     # The first part of the names of the metrics of the bus.
     metrics_prefix: str = DEFAULT_METRICS_PREFIX
+    # The brokers of streams with the transport kafka, the first part of the names of their topics, the number of
+    # partitions of a new topic, and options of the client.
+    kafka_servers: str | None = None
+    kafka_prefix: str | None = None
+    kafka_partitions: int = 12
+    kafka_options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_files(self) -> bool:
@@ -84,6 +91,10 @@ class Settings:
             application=application or os.environ.get("KINGDOM_APP") or None,
             actor=os.environ.get("KINGDOM_ACTOR") or _user_at_host(),
             metrics_prefix=_metrics_prefix(),
+            kafka_servers=os.environ.get("KINGDOM_KAFKA_SERVERS") or None,
+            kafka_prefix=os.environ.get("KINGDOM_KAFKA_PREFIX"),
+            kafka_partitions=_kafka_partitions(),
+            kafka_options=_kafka_options(),
         )
 
 
@@ -117,6 +128,20 @@ def _metrics_prefix() -> str:
             f"KINGDOM_METRICS_PREFIX is {prefix!r}: a metric name has letters, digits and _, and no digit at its start"
         )
     return prefix
+
+
+def _kafka_partitions() -> int:
+    text = os.environ.get("KINGDOM_KAFKA_PARTITIONS") or "12"
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise Misconfigured(f"KINGDOM_KAFKA_PARTITIONS is {text!r}: set it to a positive number")
+    return int(text)
+
+
+def _kafka_options() -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in os.environ.get("KINGDOM_KAFKA_OPTIONS", "").split(";") if pair.strip()]
+    if wrong := [name for name, equals, _ in pairs if not equals]:
+        raise Misconfigured(f"KINGDOM_KAFKA_OPTIONS: {wrong[0]!r} has no value; write NAME=VALUE;NAME=VALUE")
+    return {name.strip(): value for name, _, value in pairs}
 
 
 def _user_at_host() -> str:

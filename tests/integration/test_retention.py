@@ -28,7 +28,7 @@ from tests.integration.running import at_work, eventually, numbered, open_bus, r
 from tests.patience import PATIENCE_SECONDS
 
 DAY = timedelta(days=1)
-PARENTS = ("outbox_archive", "log", "run_text")
+PARENTS = ("outbox_archive", "log", "run_text", "courier_event")
 
 
 async def partitions(bus: PostgresBus, parent: str) -> list[str]:
@@ -120,14 +120,12 @@ async def test_partitions_are_dropped_by_their_age_and_each_table_has_its_own(ds
                     )
         ages = Retention(archive=7 * DAY, log=3 * DAY, run_texts=4 * DAY, partitions_ahead_days=0)
         report = await PostgresOperations(bus).retain(ages)
-        assert await partitions(bus, "outbox_archive") == [
-            *names("outbox_archive", -5, -5),
-            *names("outbox_archive", 0, 0),
-            "outbox_archive_default",
-        ]
+        for parent in ("outbox_archive", "courier_event"):
+            kept = [*names(parent, -5, -5), *names(parent, 0, 0), f"{parent}_default"]
+            assert await partitions(bus, parent) == kept
         assert await partitions(bus, "log") == [*names("log", 0, 0), "log_default"]
         assert await partitions(bus, "run_text") == [*names("run_text", 0, 0), "run_text_default"]
-    assert (report.partitions_made, report.partitions_dropped) == (0, 5)
+    assert (report.partitions_made, report.partitions_dropped) == (0, 6)
 
 
 async def test_dead_letters_stay_however_old_they_are(dsn: str) -> None:

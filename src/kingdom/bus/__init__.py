@@ -31,6 +31,7 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Adoption, Record, RecordKind, RecordQuery
 from kingdom.bus.retry import RetryPolicy
 from kingdom.bus.stream import Stream, Topology
+from kingdom.bus.transport import ForeignMessage, ForeignTopic
 from kingdom.bus.worker import Worker
 from kingdom.bus.worker.dispatcher import Dispatcher
 
@@ -53,6 +54,8 @@ __all__ = [
     "Envelope",
     "Event",
     "EventType",
+    "ForeignMessage",
+    "ForeignTopic",
     "Idempotency",
     "LogCursor",
     "LogEntry",

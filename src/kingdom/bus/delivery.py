@@ -16,7 +16,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """One envelope that a worker has claimed. The worker owns it while `token` is the newest token of its `position`.
 
     `run` lists the positions of the same key that were claimed together. The worker handles them in this order.
-    `crash_count` grows when the lease of the event is lost.
+    `crash_count` grows when the lease of the event is lost. An event `in_transport` is not in the store: a reaction can
+    settle it, but an effect needs it in the store.
     """
 
     stream: str
@@ -30,6 +31,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     published_at: datetime
     run: tuple[int, ...] = ()
     cancelled: bool = False
+    in_transport: bool = False
 
     @property
     def suspect(self) -> bool:

@@ -1,12 +1,13 @@
 """The metrics of the bus. Reading them never counts all rows of a large table."""
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.operations import Operations, StreamStats
-from kingdom.bus.outcome import Outcome
+from kingdom.bus.outcome import AnyOutcome
 
 PREFIX = "kingdom"
 
@@ -36,7 +37,7 @@ class WorkerMetrics:
             ["stream", "eventType"],
             registry=registry,
         )
-        self._results: dict[tuple[str, type[Outcome]], Counter] = {}
+        self._results: dict[tuple[str, type[AnyOutcome]], Counter] = {}
         self._durations: dict[tuple[str, str], Histogram] = {}
         # The moving average of handler durations per stream.
         self.seconds_per_event: dict[str, float] = {}
@@ -53,7 +54,7 @@ class WorkerMetrics:
             average += (each - average) / 8
         self.seconds_per_event[stream] = average
 
-    def count_settled(self, stream: str, outcome: type[Outcome], count: int) -> None:
+    def count_settled(self, stream: str, outcome: type[AnyOutcome], count: int) -> None:
         """Count settled deliveries of one stream with the same outcome."""
         counter = self._results.get((stream, outcome))
         if counter is None:
@@ -116,3 +117,20 @@ class BacklogMetrics(Gauges):
         self._show(self._oldest, {row.stream: row.oldest_pending_seconds for row in rows})
         self._show(self._paused, {row.stream: row.paused is not None for row in rows})
         self._show(self._pin, {pin.what: pin.age_seconds for pin in pins})
+
+
+class CourierMetrics:
+    """What the courier of a store has sent, and how far it is behind."""
+
+    def __init__(self, registry: CollectorRegistry, *, prefix: str = PREFIX) -> None:
+        self._sent = Gauge(
+            f"{prefix}_courier_sent_events", "Events that this process has sent to their transport", registry=registry
+        )
+        self._lag = Gauge(
+            f"{prefix}_courier_lag_seconds", "Age of the oldest event that the courier has not sent", registry=registry
+        )
+
+    def show(self, *, sent_events: int, lag: timedelta) -> None:
+        """Set all gauges."""
+        self._sent.set(sent_events)
+        self._lag.set(lag.total_seconds())

@@ -39,7 +39,8 @@ class Situation:
     event_id: UUID
     stream: str
     type: str
-    status: Literal["PENDING", "PROCESSING", "DONE", "DEAD", "DISCARDED"]
+    # UNSENT and SENT: in a stream with a transport, before and after the courier has sent the event.
+    status: Literal["PENDING", "PROCESSING", "DONE", "DEAD", "DISCARDED", "UNSENT", "SENT"]
     attempt: int
     max_attempts: int
     crash_count: int

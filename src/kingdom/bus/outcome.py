@@ -51,5 +51,10 @@ class Release:
     """The event did not run. Return it to its stream without counting the attempt. Only the Worker uses this."""
 
 
+@dataclass(frozen=True, slots=True)
+class TakeIn:
+    """The event did not run. Move it from its transport to the store, and deliver it from there."""
+
+
 Outcome = Done | Retry | Defer | Dead
-AnyOutcome = Outcome | Release
+AnyOutcome = Outcome | Release | TakeIn

@@ -9,6 +9,7 @@ from typing import Literal
 
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.retry import RetryPolicy
+from kingdom.bus.transport import ForeignTopic
 from kingdom.errors import Misconfigured
 
 
@@ -17,6 +18,8 @@ class Stream:
     """A logical topic with one consumer.
 
     A name with a `{placeholder}` declares a family: `soldier.{host}` stands for `soldier.a`, `soldier.b`, …
+    With a `transport`, such as "kafka", another system carries the events from publishers to workers.
+    With a `source`, the events come from a topic of another system.
     In an ordered stream, `on_dead` decides whether a DEAD event blocks the later events of its key. `deadline` is the
     longest time that a handler may take.
     """
@@ -28,6 +31,8 @@ class Stream:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     lease: timedelta = timedelta(seconds=30)
     deadline: timedelta = timedelta(minutes=5)
+    transport: str | None = None
+    source: ForeignTopic | None = None
 
     @property
     def is_family(self) -> bool:
@@ -45,6 +50,12 @@ class Topology:
                 raise Misconfigured(f"stream {stream.name!r} is declared twice: one stream has one consumer")
             if stream.is_family and stream.subscribes:
                 raise Misconfigured(f"family {stream.name!r} cannot subscribe: publish to one member by name")
+            if stream.is_family and stream.transport:
+                raise Misconfigured(f"family {stream.name!r} cannot have a transport: declare its members one by one")
+            if stream.source and (stream.subscribes or not stream.transport):
+                raise Misconfigured(
+                    f"stream {stream.name!r} has a source, so it needs a transport and cannot subscribe"
+                )
             self._streams[stream.name] = stream
         self._families = [(_pattern(s.name), s) for s in self._streams.values() if s.is_family]
         self._subscribers: dict[str, tuple[str, ...]] = {}
@@ -68,12 +79,21 @@ class Topology:
     def route(self, envelope: Envelope) -> tuple[str, ...]:
         """Return the streams that get a copy: the stream in the envelope, or all streams that subscribe to its type."""
         if envelope.stream is not None:
-            return (self.stream(envelope.stream).name,)
+            named = self.stream(envelope.stream)
+            if named.source:
+                raise Misconfigured(
+                    f"stream {named.name!r} gets its events from topic {named.source.name}: publish there"
+                )
+            return (named.name,)
         return self._subscribers.get(envelope.type, ())
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all declared streams. A family has its name with the placeholder."""
         return tuple(self._streams)
+
+    def carried(self) -> tuple[str, ...]:
+        """Return the names of the streams whose events leave the store for a transport."""
+        return tuple(name for name, stream in self._streams.items() if stream.transport and not stream.source)
 
 
 class OpenTopology(Topology):

@@ -23,6 +23,20 @@ def why(situation: Situation) -> str:
             return _explain_running(s)
         case "PENDING":
             return _explain_waiting(s)
+        case "UNSENT":
+            return _explain_unsent(s)
+        case "SENT":
+            return (
+                f"The courier has sent it to the transport of stream {s.stream}. A worker of the stream has handled it,"
+                " or will handle it after the events before it."
+            )
+
+
+def _explain_unsent(s: Situation) -> str:
+    since = f"It was published at {_time(s.processed_at)}"
+    if s.worker is None or s.lease_until is None or s.lease_until < s.now:
+        return f"{since} and is not sent yet, because no courier runs. Start one: kingdom role courier"
+    return f"{since} and is not sent yet; the courier {s.worker} sends it soon."
 
 
 def _explain_running(s: Situation) -> str:

@@ -5,6 +5,7 @@ from kingdom.doctor import (
     embedded_server,
     external_services,
     files_store,
+    kafka,
     machine,
     settings_file,
     store,
@@ -15,6 +16,7 @@ from kingdom.doctor.check import Check
 from kingdom.doctor.database_checks import database_checks
 
 _NETWORK = "check the address in kingdom.yaml, and the proxy, firewall and DNS on the way to it"
+_BROKERS = "check KINGDOM_KAFKA_SERVERS, and whether the brokers respond"
 _DISK = "check whether the disk responds: dmesg | tail"
 
 
@@ -69,6 +71,7 @@ def _external_services() -> list[Check]:
         Check(name="jira", run=external_services.check_jira, remedy=_NETWORK, needs_network=True),
         Check(name="slack-bot", run=external_services.check_slack_bot, remedy=_NETWORK, needs_network=True),
         Check(name="slack-socket", run=external_services.check_slack_socket, remedy=_NETWORK, needs_network=True),
+        Check(name="kafka", run=kafka.check_kafka, remedy=_BROKERS, needs_network=True),
         Check(name="webhook-port", run=webhook.check_port, remedy="set sentinel.github.webhook.port to another port"),
         Check(name="webhook", run=webhook.check_delivery, remedy="kingdom role sentinel"),
         Check(name="envoy-webhook", run=webhook.check_envoy_webhook, remedy=_NETWORK, needs_network=True),

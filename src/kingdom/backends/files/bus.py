@@ -30,7 +30,7 @@ from kingdom.bus.outcome import Done
 from kingdom.bus.port import Bus, LeaseRenewal
 from kingdom.bus.record import RecordKind
 from kingdom.bus.stream import Stream, Topology
-from kingdom.errors import KingdomError, MalformedEvent
+from kingdom.errors import KingdomError, MalformedEvent, Misconfigured
 
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
 # How long the bus waits for a missing or damaged file. Editors replace a file quickly; people need longer to fix one.
@@ -60,6 +60,8 @@ class FilesBus(Bus):
         disk: Disk | None = None,
     ) -> None:
         super().__init__(topology, kinds)
+        if carried := [name for name in topology.names() if topology.stream(name).transport]:
+            raise Misconfigured(f"streams {', '.join(carried)} have a transport, which a store of files does not offer")
         self._create = create
         self.store = Store(os.path.abspath(root), self.kinds, disk)
         self.idle_limit = idle_limit

@@ -28,6 +28,8 @@ from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries
 from kingdom.backends.postgres.rows import (
     entry_rows,
     event_parameters,
+    hint_of,
+    is_carried,
     is_ordered,
     read_deliveries,
     rows_of_copies,
@@ -165,14 +167,7 @@ class PostgresBus(Bus):
         """Open a transaction on a pooled connection; see `Bus.transaction`."""
         with translate_errors():
             connection = await self.pool.getconn()
-        transaction = PostgresTransaction(
-            connection,
-            self.queries,
-            self.topology,
-            self.kinds,
-            self._opening,
-            may_skip_opening=not self._through_pgbouncer,
-        )
+        transaction = self._new_transaction(connection)
         try:
             await transaction.hold(hold, optimistic=optimistic)
             yield transaction
@@ -190,9 +185,15 @@ class PostgresBus(Bus):
                 await self.pool.putconn(connection)
         self._leases.settle(transaction.changes.settlements.values())
         copies = transaction.changes.copies.values()
-        self._wakeups.published({copy.stream.name for copy in copies}, events=len(copies))
+        self._wakeups.published({hint_of(copy) for copy in copies}, events=len(copies))
         self._wakeups.left_due(transaction.streams_with_due)
         transaction.run_after_commit()
+
+    def _new_transaction(self, connection: Connection) -> PostgresTransaction:
+        may_skip = not self._through_pgbouncer
+        return PostgresTransaction(
+            connection, self.queries, self.topology, self.kinds, self._opening, may_skip_opening=may_skip
+        )
 
     async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> tuple[EventCopy, ...]:
         """Publish envelopes; see `Bus.publish`. If one statement is enough, it runs without a transaction."""
@@ -202,7 +203,7 @@ class PostgresBus(Bus):
                 rows = {"rows": rows_of_copies(copies), "lock_streams": [], "lock_keys": [], "alone": True}
                 if await self._publish_alone("publish_ordered", rows, copies) is not None:
                     return ()
-            elif len(copies) == 1:
+            elif len(copies) == 1 and not is_carried(copies[0]):
                 inserted = await self._publish_alone("publish_one", event_parameters(copies[0]), copies)
                 return () if inserted else tuple(copies)
         async with self.transaction() as transaction:

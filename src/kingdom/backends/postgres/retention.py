@@ -34,6 +34,7 @@ async def retain(bus: PostgresBus, retention: Retention) -> RetentionReport:
             ("outbox_archive", "processed_at", retention.archive),
             ("log", "logged_at", retention.log),
             ("run_text", "written_at", retention.run_texts),
+            ("courier_event", "created_at", max(retention.archive, await _unsent_age(bus, connection))),
         ):
             table = _PartitionedTable(connection, bus.schema, parent, column)
             made += await table.make_ahead(now.date(), retention.partitions_ahead_days)
@@ -52,6 +53,13 @@ async def retain(bus: PostgresBus, retention: Retention) -> RetentionReport:
     return RetentionReport(
         partitions_made=made, partitions_dropped=dropped, dedup_keys_removed=keys, records_removed=records
     )
+
+
+async def _unsent_age(bus: PostgresBus, connection: Connection) -> timedelta:
+    """Return an age that no event has reached which still waits for the courier."""
+    row = await (await connection.execute(bus.queries["courier_lag"])).fetchone()
+    # The transaction of another unsent event may have begun later, and published earlier.
+    return timedelta(seconds=row["seconds"]) + timedelta(days=1) if row else timedelta.max
 
 
 async def _repeat_until_none(remove: Callable[[], Awaitable[int]]) -> int:

@@ -15,7 +15,12 @@ from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 from kingdom.bus.port import EventCopy, Put
 from kingdom.bus.record import Record, RecordKind, RecordQuery
+from kingdom.errors import MalformedEvent
 
+# The hint that the courier has events to send. No worker waits for a stream of this name.
+COURIER_HINT = "courier/"
+# Transports limit the size of a message, by default to a million bytes with its headers.
+CARRIED_BYTES_MAX = 900_000
 _encode = msgspec.json.Encoder().encode
 _COPY_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
@@ -53,9 +58,51 @@ def rows_of_copies(copies: Sequence[EventCopy]) -> str:
     return to_json([row_of_copy(number, copy) for number, copy in enumerate(copies)])
 
 
+def is_carried(copy: EventCopy) -> bool:
+    """Return whether a courier takes an EventCopy to the transport of its stream."""
+    return copy.stream.transport is not None
+
+
+def hint_of(copy: EventCopy) -> str:
+    """Return the hint that wakes whatever takes an EventCopy next."""
+    return COURIER_HINT if is_carried(copy) else copy.stream.name
+
+
+def carried_value(copy: EventCopy) -> str:
+    """Return the envelope of an EventCopy as its transport carries it. Refuse what is too large."""
+    value = to_json(copy.envelope.to_wire())
+    if len(value.encode()) > CARRIED_BYTES_MAX:
+        raise MalformedEvent(
+            f"{copy.envelope.type}: the transport of stream {copy.stream.name} takes {CARRIED_BYTES_MAX} bytes at most:"
+            " store the content elsewhere, and publish a reference"
+        )
+    return value
+
+
+def carried_rows(copies: Sequence[EventCopy]) -> str:
+    """Return EventCopies as the JSON parameter of the statement that gives them to the courier."""
+    return to_json(
+        [
+            {
+                "n": number,
+                "stream": copy.stream.name,
+                "partition_key": copy.envelope.partition_key,
+                "event_id": copy.envelope.event_id,
+                "event_type": copy.envelope.type,
+                "schema_version": copy.envelope.schema_version,
+                "trace_id": copy.envelope.trace_id,
+                "not_before": copy.at,
+                "value": carried_value(copy),
+                "event_id_given": copy.envelope.event_id_given,
+            }
+            for number, copy in enumerate(copies)
+        ]
+    )
+
+
 def is_ordered(copy: EventCopy) -> bool:
-    """Return whether an EventCopy must be handled in order with the other events of its key."""
-    return copy.stream.ordered and copy.envelope.partition_key is not None
+    """Return whether the store must keep an EventCopy in order with the other events of its key."""
+    return copy.stream.ordered and copy.envelope.partition_key is not None and not is_carried(copy)
 
 
 def may_need_cleanup(copy: EventCopy) -> bool:
@@ -68,8 +115,8 @@ def may_need_cleanup(copy: EventCopy) -> bool:
 
 
 def is_plain(copy: EventCopy) -> bool:
-    """Return whether an EventCopy needs nothing but an insert: its id is new, and it is neither ordered nor delayed."""
-    return copy.at is None and not may_need_cleanup(copy)
+    """Return whether an EventCopy needs nothing but an insert: a new id, no order, delay or transport."""
+    return copy.at is None and not may_need_cleanup(copy) and not is_carried(copy)
 
 
 def event_parameters(copy: EventCopy) -> dict[str, str | None]:
@@ -147,6 +194,11 @@ def read_record(row: dict[str, Any], kinds: Mapping[str, RecordKind]) -> Record:
     values = row.pop("index_1"), row.pop("index_2"), row.pop("index_3")
     kind = kinds.get(row["kind"])
     return Record(**row, indexed=kind.name_values(values) if kind else {})
+
+
+def without_event(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of a record from a row that may also have an event."""
+    return {name: value for name, value in row.items() if name not in ("position", "now", "behind")}
 
 
 def record_parameters(put: Put, kind: RecordKind) -> dict[str, Any]:

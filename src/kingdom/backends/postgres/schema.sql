@@ -170,6 +170,62 @@ CREATE TABLE kingdom.run_text (
 CREATE TABLE kingdom.run_text_default PARTITION OF kingdom.run_text DEFAULT;
 CREATE INDEX run_text_end ON kingdom.run_text (run, name, stop);
 
+-- Events of streams with a transport, until the courier has sent them. Rows are only inserted, and leave with the
+-- partition of their day. The courier follows snapshots, not `xid`: a transaction can get it long before it publishes.
+CREATE TABLE kingdom.courier_event (
+    seq            bigint GENERATED ALWAYS AS IDENTITY,
+    xid            xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    stream         text        NOT NULL,
+    partition_key  text,
+    event_id       uuid        NOT NULL,
+    event_type     text        NOT NULL,
+    schema_version int         NOT NULL,
+    trace_id       text        NOT NULL,
+    not_before     timestamptz,
+    value          text        NOT NULL,
+    created_at     timestamptz NOT NULL DEFAULT clock_timestamp()
+) PARTITION BY RANGE (created_at);
+CREATE TABLE kingdom.courier_event_default PARTITION OF kingdom.courier_event DEFAULT;
+CREATE INDEX courier_event_cursor ON kingdom.courier_event (xid, seq);
+CREATE INDEX courier_event_id ON kingdom.courier_event USING brin (event_id) WITH (pages_per_range = 16, autosummarize = on);
+
+-- A tick is all events that are visible in its snapshot and not in that of the tick before, in the order of `seq`.
+CREATE TABLE kingdom.courier_tick (
+    number   bigint PRIMARY KEY,
+    snapshot pg_snapshot NOT NULL
+);
+
+-- At most one row: the courier that sends now, and the last tick that it has reported as sent. `store` tells the brokers
+-- of two stores apart.
+CREATE TABLE kingdom.courier (
+    is_only    boolean PRIMARY KEY DEFAULT true CHECK (is_only),
+    store      uuid        NOT NULL DEFAULT gen_random_uuid(),
+    holder     text        NOT NULL,
+    expires_at timestamptz NOT NULL,
+    sent       bigint      NOT NULL DEFAULT 0,
+    sent_at    timestamptz
+);
+
+-- The number of partitions by which the courier chooses the partition of a key. It must not change while events are on
+-- their way.
+CREATE TABLE kingdom.courier_topic (
+    topic      text PRIMARY KEY,
+    partitions int NOT NULL CHECK (partitions > 0)
+);
+
+-- How far the consumer of a stream has come in a partition of its topic. `handled` has the offsets of all events that are
+-- settled here or moved to the outbox. A new owner of the partition raises `epoch`, so an earlier owner can write nothing
+-- more. `takeovers` counts the owners since the last settled event.
+CREATE TABLE kingdom.inbox_partition (
+    stream    text NOT NULL,
+    topic     text NOT NULL,
+    partition int NOT NULL,
+    epoch     bigint NOT NULL,
+    handled   int8multirange NOT NULL,
+    takeovers int NOT NULL DEFAULT 0,
+    PRIMARY KEY (stream, topic, partition)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
+
 CREATE VIEW kingdom.outbox_all AS
 SELECT e.id, e.event_id, e.stream, e.event_type, e.schema_version, e.occurred_at, e.trace_id, e.owner_id,
        e.partition_key, e.aggregate_type, e.aggregate_id, e.attributes, e.payload_json, e.status, e.attempt_count,

@@ -1,9 +1,8 @@
 """The Transaction on one connection: it collects changes, and writes them in as few round trips as possible."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, LiteralString, TypeVar, cast
+from typing import Any, LiteralString, cast
 
 from psycopg.errors import DivisionByZero, UniqueViolation
 from psycopg.rows import DictRow
@@ -11,9 +10,11 @@ from psycopg.rows import DictRow
 from kingdom.backends.postgres.connection import Call, Connection, JoinedConnection, keep_cancellation
 from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.rows import (
+    carried_rows,
     entry_rows,
     event_parameters,
     event_table_line,
+    is_carried,
     is_ordered,
     is_plain,
     many_parameters,
@@ -23,11 +24,13 @@ from kingdom.backends.postgres.rows import (
     search_parameters,
     staging_table_row,
     to_json,
+    without_event,
 )
 from kingdom.backends.postgres.writing import (
     Check,
     Queries,
     Statement,
+    by_token,
     keys_to_lock,
     ordered_copies,
     outcome_statement,
@@ -46,7 +49,6 @@ from kingdom.errors import LeaseLost, Misconfigured
 COPY_FROM_ROWS = 1000
 # From this many rows with fresh ids on, COPY into the table itself is faster, although it takes one more round trip.
 COPY_FRESH_FROM_ROWS = 20
-_T = TypeVar("_T", Delivery, Settlement)
 
 
 class PostgresTransaction(Transaction):
@@ -88,7 +90,7 @@ class PostgresTransaction(Transaction):
             self.held = self._unchecked = tuple(deliveries)
             return
         rows: list[DictRow] = []
-        for token, group in _by_token(deliveries).items():
+        for token, group in by_token(deliveries).items():
             rows += await self._lock("hold", {"token": token, "ids": [d.position for d in group]})
             self._locked.add(token)
         self._note_held(deliveries, {row["id"]: row for row in rows})
@@ -146,6 +148,10 @@ class PostgresTransaction(Transaction):
                     check(rows)
         await self._withdraw_known()
         await self._drop_idle_keys()
+        await self._complete()
+
+    async def _complete(self) -> None:
+        """Write what comes after everything else."""
 
     async def _commit_at_once(self) -> bool:
         """Write the changes and commit in one round trip, and return whether this was possible.
@@ -227,13 +233,15 @@ class PostgresTransaction(Transaction):
         puts, entries = list(self.changes.puts.values()), self.changes.entries
         ordered, locks = ordered_copies(self.changes), keys_to_lock(self.changes)
         others = [] if staged else self._unordered()
+        carried = [copy for copy in self.changes.copies.values() if is_carried(copy)]
         tokens = {s.token for s in settled} - self._locked
         # A statement that settles locks the lease itself, but then it must be the first one that locks anything.
-        if len(tokens) > 1 or (tokens and (puts or entries or ordered or others or locks["lock_keys"] or not alone)):
+        is_first = alone and not (puts or entries or ordered or others or carried or locks["lock_keys"])
+        if len(tokens) > 1 or (tokens and not is_first):
             yield self._queries["fence"], {"tokens": list(tokens)}, None
         # One statement for several kinds of changes is cheaper. For a single change, its own statement is cheaper.
         together = len(puts) + bool(ordered or locks["lock_keys"]) + bool(entries) > 1
-        if together or (alone and puts and (settled or others)):
+        if together or (alone and puts and (settled or others or carried)):
             yield write_statement(self._queries, self._kinds, self.changes, alone=alone)
         elif puts:
             yield put_statement(self._queries, self._kinds, puts[0])
@@ -243,7 +251,9 @@ class PostgresTransaction(Transaction):
         elif locks["lock_keys"]:
             yield self._queries["lock_keys"], locks, None
         yield from self._publish_unordered(others)
-        for token, group in _by_token(settled).items():
+        if carried:
+            yield self._queries["carry"], {"rows": carried_rows(carried)}, self._collect_duplicates(carried)
+        for token, group in by_token(settled).items():
             yield from self._settle_statements(token, group, alone=alone)
         if entries and not together:
             yield self._queries["append"], {"entries": entry_rows(entries)}, None
@@ -287,7 +297,7 @@ class PostgresTransaction(Transaction):
         return sql, parameters, check_and_note
 
     def _unordered(self) -> list[EventCopy]:
-        return [c for c in self.changes.copies.values() if not is_ordered(c)]
+        return [c for c in self.changes.copies.values() if not (is_ordered(c) or is_carried(c))]
 
     def _collect_missing(self, copies: Sequence[EventCopy]) -> Check:
         return lambda rows: self.changes.duplicates.extend(copies[len(rows) :])
@@ -298,7 +308,8 @@ class PostgresTransaction(Transaction):
     async def _withdraw_known(self) -> None:
         """Delete the new copies of events that have already ended in their stream, if the publisher chose their ids."""
         refused = {id(copy) for copy in self.changes.duplicates}
-        copies = [c for c in self.changes.copies.values() if c.envelope.event_id_given and id(c) not in refused]
+        stored = [c for c in self.changes.copies.values() if not is_carried(c)]
+        copies = [c for c in stored if c.envelope.event_id_given and id(c) not in refused]
         if not copies:
             return
         ids = [{"n": n, "event_id": c.envelope.event_id, "stream": c.stream.name} for n, c in enumerate(copies)]
@@ -340,7 +351,7 @@ class PostgresTransaction(Transaction):
         self._locked.add(deliveries[0].token)
         self._note_held(deliveries, {row["position"]: row for row in rows if row["kind"] is None})
         self._require_all(deliveries)
-        return [read_record(_without_event(row), self._kinds) for row in rows if row["kind"] is not None]
+        return [read_record(without_event(row), self._kinds) for row in rows if row["kind"] is not None]
 
     async def _search(self, query: RecordQuery) -> list[Record]:
         rows = await self._fetch(search_name(query, self._kinds), search_parameters(query, self._kinds))
@@ -384,14 +395,3 @@ class PostgresTransaction(Transaction):
     def _pooled(self) -> Connection:
         # A joined transaction is never committed here.
         return cast("Connection", self._connection)
-
-
-def _without_event(row: DictRow) -> DictRow:
-    return {name: value for name, value in row.items() if name not in ("position", "now", "behind")}
-
-
-def _by_token(items: Sequence[_T]) -> dict[int, list[_T]]:
-    groups: dict[int, list[_T]] = defaultdict(list)
-    for item in items:
-        groups[item.token].append(item)
-    return dict(sorted(groups.items()))

@@ -4,12 +4,14 @@ If a statement is written `alone`, its transaction commits without looking at wh
 fails by a division by zero if the check would fail.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, LiteralString
+from typing import Any, LiteralString, TypeVar
 
 from psycopg.rows import DictRow
 
 from kingdom.backends.postgres.rows import entry_rows, is_ordered, record_parameters, rows_of_copies, to_json
+from kingdom.bus.delivery import Delivery
 from kingdom.bus.outcome import Dead, Defer, Done, Retry
 from kingdom.bus.port import EventCopy, Put, Settlement, TransactionChanges
 from kingdom.bus.record import RecordKind
@@ -20,6 +22,7 @@ Queries = Mapping[str, LiteralString]
 Check = Callable[[list[DictRow]], None]
 # A statement, its parameters, and its check if it needs one.
 Statement = tuple[LiteralString, Mapping[str, Any], Check | None]
+_T = TypeVar("_T", Delivery, Settlement)
 
 
 def put_statement(queries: Queries, kinds: Mapping[str, RecordKind], put: Put) -> Statement:
@@ -105,6 +108,14 @@ def keys_to_lock(changes: TransactionChanges) -> dict[str, list[str]]:
         {each.ordering_key for each in settled if each.ordering_key and isinstance(each.outcome, Done | Dead)}
     )
     return {"lock_streams": [stream for stream, _ in keys], "lock_keys": [key for _, key in keys]}
+
+
+def by_token(items: Sequence[_T]) -> dict[int, list[_T]]:
+    """Group deliveries or settlements by their lease, in the order in which leases are locked."""
+    groups: dict[int, list[_T]] = defaultdict(list)
+    for item in items:
+        groups[item.token].append(item)
+    return dict(sorted(groups.items()))
 
 
 def _conflict(put: Put) -> Conflict:

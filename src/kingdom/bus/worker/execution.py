@@ -6,7 +6,7 @@ Several reactions share one transaction. Effects run one by one.
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, contextmanager
 from itertools import islice
@@ -20,7 +20,7 @@ from kingdom.bus.effects.effect import Effect
 from kingdom.bus.effects.perform import perform, require_held
 from kingdom.bus.effects.target_limiter import TargetLimiters
 from kingdom.bus.envelope import current_cause
-from kingdom.bus.outcome import AnyOutcome, Dead, Defer, Done, Outcome, Release, Retry
+from kingdom.bus.outcome import AnyOutcome, Dead, Defer, Done, Outcome, Release, Retry, TakeIn
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.telemetry import handler_spans
 from kingdom.bus.worker.dispatcher import Dispatcher, HandlerRoute
@@ -129,11 +129,12 @@ class Execution:
                 _log.warning("deliveries not released, they return when their lease ends", error=str(error))
 
     def effect_types(self, deliveries: Sequence[Delivery]) -> set[str]:
-        """Return the types of these deliveries whose handler is an effect."""
+        """Return the types of these deliveries whose handler is an effect, unless they are still in their transport."""
         return {
             delivery.envelope.type
             for delivery, route in zip(deliveries, self._routes(deliveries), strict=True)
-            if isinstance(route, HandlerRoute) and isinstance(route.handler, Effect)
+            # An effect does not run from a transport, so it needs no unit of its own there.
+            if isinstance(route, HandlerRoute) and isinstance(route.handler, Effect) and not delivery.in_transport
         }
 
     async def _react_together(self, unit: Unit, group: Sequence[Delivery]) -> None:
@@ -155,9 +156,9 @@ class Execution:
 
     async def _react_in_turn(
         self, unit: Unit, routes: Sequence["HandlerRoute[Any] | Defer"], transaction: Transaction
-    ) -> dict[Delivery, Outcome]:
+    ) -> dict[Delivery, AnyOutcome]:
         """Run the reactions of a group for a limited time, and return their outcomes. The rest is the next group."""
-        outcomes: dict[Delivery, Outcome] = {}
+        outcomes: dict[Delivery, AnyOutcome] = {}
         stopped: set[tuple[str, str]] = set()
         seconds: dict[str, list[float]] = defaultdict(list)
         now = time.monotonic()
@@ -170,13 +171,12 @@ class Execution:
                 continue
             route = self._allowed_route(unit, delivery, found)
             if isinstance(route, HandlerRoute):
-                outcome = await self._react_in_group(unit, delivery, route, transaction)
+                outcomes[delivery] = await self._react_in_group(unit, delivery, route, transaction)
                 started, now = now, time.monotonic()
                 seconds[delivery.envelope.type].append(now - started)
             else:
-                outcome = route
-            outcomes[delivery] = outcome
-            if key and not isinstance(outcome, Done):
+                outcomes[delivery] = route
+            if key and not isinstance(outcomes[delivery], Done):
                 stopped.add(key)
         for event_type, durations in seconds.items():
             self._metrics.record_handled(unit.stream, event_type, durations)
@@ -198,7 +198,7 @@ class Execution:
         outcome = await self._rerun_on_conflict(unit, delivery)
         self._record_settled(unit, {delivery: outcome})
 
-    async def _rerun_on_conflict(self, unit: Unit, delivery: Delivery) -> Outcome:
+    async def _rerun_on_conflict(self, unit: Unit, delivery: Delivery) -> Outcome | TakeIn:
         for _ in range(_CONFLICTS_MAX - 1):
             try:
                 return await self._run_alone(unit, delivery)
@@ -211,10 +211,11 @@ class Execution:
             await self._settle_all(unit, {delivery: failure})
             return failure
 
-    async def _run_alone(self, unit: Unit, delivery: Delivery) -> Outcome:
+    async def _run_alone(self, unit: Unit, delivery: Delivery) -> Outcome | TakeIn:
         route = self._allowed_route(unit, delivery, self._dispatcher.route(delivery))
         if isinstance(route, HandlerRoute) and isinstance(route.handler, Effect):
             return await self._perform(unit, delivery, route, route.handler)
+        outcome: Outcome | TakeIn
         try:
             with _handler_failures():
                 async with self._bus.transaction(hold=[delivery]) as transaction:
@@ -247,8 +248,8 @@ class Execution:
             unit.running = None
 
     async def _outcome_of(
-        self, delivery: Delivery, route: "HandlerRoute[Any] | Outcome", transaction: Transaction
-    ) -> Outcome:
+        self, delivery: Delivery, route: "HandlerRoute[Any] | Outcome | TakeIn", transaction: Transaction
+    ) -> Outcome | TakeIn:
         return await self._react(delivery, route, transaction) if isinstance(route, HandlerRoute) else route
 
     async def _react(self, delivery: Delivery, route: HandlerRoute[Any], transaction: Transaction) -> Outcome:
@@ -281,8 +282,10 @@ class Execution:
 
     def _allowed_route(
         self, unit: Unit, delivery: Delivery, route: "HandlerRoute[Any] | Defer"
-    ) -> "HandlerRoute[Any] | Outcome":
+    ) -> "HandlerRoute[Any] | Outcome | TakeIn":
         """Return the handler of a delivery, or its outcome if the delivery must not run."""
+        if delivery.in_transport and isinstance(route, HandlerRoute) and isinstance(route.handler, Effect):
+            return TakeIn()
         if delivery.position in unit.cancelled:
             return Dead("cancelled by an operator while it ran", "cancelled")
         if quarantined := delivery.quarantine():
@@ -338,7 +341,7 @@ class Execution:
         for delivery in outcomes:
             unit.open.pop(delivery.position, None)
 
-    def _record_settled(self, unit: Unit, outcomes: dict[Delivery, Outcome]) -> None:
+    def _record_settled(self, unit: Unit, outcomes: Mapping[Delivery, AnyOutcome]) -> None:
         for outcome_type, count in Counter(map(type, outcomes.values())).items():
             self._metrics.count_settled(unit.stream, outcome_type, count)
         for delivery, outcome in outcomes.items():
@@ -346,6 +349,8 @@ class Execution:
             if not isinstance(outcome, Done):
                 for position in delivery.run:
                     unit.open.pop(position, None)
+                if isinstance(outcome, Release | TakeIn):
+                    continue
                 detail = outcome.reason if isinstance(outcome, Defer) else outcome.message
                 verdict = type(outcome).__name__.lower()
                 _log.info(

@@ -11,7 +11,7 @@ import structlog
 import typer
 from prometheus_client import CollectorRegistry
 
-from kingdom.bootstrap import operations_of
+from kingdom.bootstrap import operations_of, require_brokers
 from kingdom.bus.app import Application
 from kingdom.bus.maintenance import run_retention, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
@@ -75,6 +75,7 @@ async def work(
     configure_logs(json=call.output.json, level=logging.getLevelNamesMapping()[log_level.upper()])
     application = _application(name or call.settings.application)
     streams = _streams(application, stream or ())
+    require_brokers(call.settings, application.topology, streams)
     registry, prefix = CollectorRegistry(), call.settings.metrics_prefix
     await refuse_old_store(call.settings)
     # A handler may use its whole lease, so the store aborts idle transactions only after the longest lease.

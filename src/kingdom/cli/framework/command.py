@@ -103,6 +103,7 @@ class CommandCall:
             through_pgbouncer=settings.through_pgbouncer,
             listen_url=settings.listen_url,
             create=create,
+            kafka=settings,
         )
         async with AsyncExitStack() as stack:
             try:

@@ -27,7 +27,7 @@ from kingdom.cli.framework.long_running import (
     refuse_old_store,
     run_until_stopped,
 )
-from kingdom.cli.machine.standalone import run_standalone
+from kingdom.cli.machine.standalone import run_courier, run_standalone
 from kingdom.court.chamberlain.records import CHAMBERLAIN
 from kingdom.court.heartbeat import HeartbeatThread, heartbeats_in_files, heartbeats_in_records
 from kingdom.court.live_packages import LivePackages
@@ -45,7 +45,7 @@ from kingdom.soldiers.settings import AgentName, SoldierSettings
 
 app = typer.Typer(add_completion=False)
 CourtRole = Literal["sentinel", "king", "general", "soldiers", "envoy", "chamberlain", "web"]
-RoleName = Literal[CourtRole, "engine", "host"]
+RoleName = Literal[CourtRole, "engine", "host", "courier"]
 # These roles write all their lines to the log of assignments too.
 _ASSIGNMENT_ROLES = frozenset({"king", "general"})
 _log = structlog.get_logger("kingdom.cli")
@@ -93,6 +93,9 @@ async def role(  # noqa: PLR0913 - one parameter per option
     `engine` and `host` run workflows without a court. The engine moves every run to its next step and watches the
     hosts; a host runs agents; `engine --host` does both. They follow the options marked `host:`, not kingdom.yaml.
 
+    `courier` sends the events of streams with the transport kafka to their topics. It follows the application in
+    KINGDOM_APP and the variables KINGDOM_KAFKA_*. Of several couriers one sends, and the others wait to take over.
+
     When a host stops, its agents end. Their sessions continue when a host with the same name starts. If none starts for
     half a minute, a run continues on another host, provided that its repositories have a checkpoint remote.
 
@@ -103,6 +106,8 @@ async def role(  # noqa: PLR0913 - one parameter per option
     Example: kingdom role engine --host
 
     Example: kingdom role host --name box --slots 4
+
+    Example: kingdom --app orders:app role courier
 
     JSON: log lines, one object each, on standard error.
     """
@@ -115,13 +120,17 @@ async def role(  # noqa: PLR0913 - one parameter per option
             host = SoldierSettings(**given) if with_host or name == "host" else None
             runs_engine = name == "engine"
             cut_off = await run_standalone(call, host, directory, metrics_host, metrics_port, runs_engine=runs_engine)
+        case "courier":
+            _refuse_host_options(name, is_given=bool(given or directory or with_host))
+            configure_logs(json=call.output.json, level=level)
+            cut_off = await run_courier(call, metrics_host, metrics_port)
         case _:
             _refuse_host_options(name, is_given=bool(given or directory or with_host))
             cut_off = await play_court_role(call, name, level, metrics_host, metrics_port)
     return exit_code.FAILED if cut_off else None
 
 
-def _refuse_host_options(name: CourtRole, *, is_given: bool) -> None:
+def _refuse_host_options(name: RoleName, *, is_given: bool) -> None:
     if is_given:
         raise Misconfigured(
             f"the role {name} takes no options about a host: set them under `soldiers:` in kingdom.yaml"

@@ -1,4 +1,4 @@
-"""The workflow engine and a soldier host without a court, configured by command-line options only."""
+"""Roles outside a court: the workflow engine, a soldier host, and the courier of an application."""
 
 from collections.abc import Coroutine
 from functools import partial
@@ -8,9 +8,9 @@ from typing import Any
 import structlog
 from prometheus_client import CollectorRegistry
 
-from kingdom.bootstrap import operations_of
+from kingdom.bootstrap import courier_of, operations_of
 from kingdom.bus.maintenance import run_retention, serving_metrics
-from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
+from kingdom.bus.metrics import BacklogMetrics, CourierMetrics, WorkerMetrics
 from kingdom.bus.worker import Worker
 from kingdom.bus.worker.worker import Runnable
 from kingdom.chronicle.catalog import log_clean_up
@@ -62,3 +62,23 @@ async def run_standalone(
                 background = [run_timers(bus), run_retention(operations, application.retention, on_removed=on_removed)]
                 _log.info("engine started", streams=list(ENGINE_STREAMS), host=host is not None)
             return await run_until_stopped(parts, background)
+
+
+async def run_courier(call: CommandCall, metrics_host: str, metrics_port: int | None) -> bool:
+    """Run the courier of an application until a signal. Return whether a second signal ended it at once."""
+    application = call.application()
+    if application is None:
+        raise Misconfigured("the courier needs an application: name it with --app MODULE:OBJECT, or set KINGDOM_APP")
+    await refuse_old_store(call.settings)
+    registry, prefix = CollectorRegistry(), call.settings.metrics_prefix
+    metrics = CourierMetrics(registry, prefix=prefix)
+    async with call.bus(application) as bus:
+        courier = courier_of(bus, call.settings)
+
+        async def refresh() -> None:
+            metrics.show(sent_events=courier.sent_events, lag=await courier.lag())
+
+        async with serving_metrics(registry, refresh, host=metrics_host, port=metrics_port):
+            retention = run_retention(operations_of(bus), application.retention)
+            ready = partial(_log.info, "role started", role="courier", streams=list(bus.topology.carried()))
+            return await run_until_stopped([courier], [retention], on_ready=ready)

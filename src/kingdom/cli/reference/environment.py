@@ -22,6 +22,17 @@ VARIABLES: Mapping[str, Mapping[str, str]] = {
         "KINGDOM_THROUGH_PGBOUNCER": "`1` if the store is reached through a PgBouncer in transaction mode.",
         "KINGDOM_LISTEN_URL": "The server behind the PgBouncer, for wake-ups and migrations.",
     },
+    "Kafka": {
+        "KINGDOM_KAFKA_SERVERS": "The brokers of streams with the transport kafka: `HOST:PORT,HOST:PORT`.",
+        "KINGDOM_KAFKA_PREFIX": (
+            "The first part of the names of all topics and groups of this store; by default the schema and a dot, as in"
+            " `kingdom.orders`."
+        ),
+        "KINGDOM_KAFKA_PARTITIONS": "How many partitions a new topic gets; by default 12. Never change it later.",
+        "KINGDOM_KAFKA_OPTIONS": (
+            "Options of the client librdkafka: `NAME=VALUE;NAME=VALUE`, such as `security.protocol=ssl`."
+        ),
+    },
     "The user and the application": {
         "KINGDOM_APP": "`MODULE:OBJECT` that declares the streams and handlers of your application.",
         "KINGDOM_METRICS_PREFIX": (

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.metrics import MetricWrapperBase
 
-from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
+from kingdom.bus.metrics import BacklogMetrics, CourierMetrics, WorkerMetrics
 from kingdom.cli.reference.markdown import beginning, code, table
 from kingdom.court.metrics import CourtMetrics
 from kingdom.web.metrics import LogStreamMetrics, WebMetrics
@@ -20,6 +20,7 @@ the store begin with `shop_outbox_` instead of `kingdom_outbox_`.
 | --- | --- |
 | `kingdom up` | the court and the store |
 | `kingdom role chamberlain` | the court and the store |
+| `kingdom role courier` | the courier |
 | every other `kingdom role` | its workers and the store |
 | `kingdom web` | its requests, its streams, and the store |
 | `kingdom bus work` | its worker and the store |
@@ -27,11 +28,12 @@ the store begin with `shop_outbox_` instead of `kingdom_outbox_`.
 The name of a histogram is followed by `_bucket`, `_sum` and `_count`; a counter or histogram also has a series
 `_created`. Counting stops at 10000, or at 1000 where noted, so that a refresh costs the same however full the store is.
 """
-_Kind = type[WorkerMetrics | BacklogMetrics | CourtMetrics | LogStreamMetrics | WebMetrics]
+_Kind = type[WorkerMetrics | BacklogMetrics | CourierMetrics | CourtMetrics | LogStreamMetrics | WebMetrics]
 _SECTIONS: Mapping[str, _Kind] = {
     "Court": CourtMetrics,
     "Workers": WorkerMetrics,
     "Store": BacklogMetrics,
+    "Courier": CourierMetrics,
     "Web": WebMetrics,
     "Live stream": LogStreamMetrics,
 }

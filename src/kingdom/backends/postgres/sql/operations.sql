@@ -57,6 +57,17 @@ SELECT a.event_id, a.stream, a.event_type, a.status, a.attempt_count, a.max_atte
   statement_timestamp(), NULL, a.partition_key, a.processed_at, a.last_error_code, a.last_error_message,
   NULL, NULL, NULL, NULL, NULL, false, NULL, NULL, NULL
   FROM kingdom.outbox_archive a WHERE a.event_id = %(event_id)s
+UNION ALL
+-- If a carried event has come back to the store, the row above is the newer one.
+SELECT c.event_id, c.stream, c.event_type,
+  CASE WHEN pg_visible_in_snapshot(c.xid, tick.snapshot) THEN 'SENT' ELSE 'UNSENT' END, 0, 0, 0,
+  statement_timestamp(), c.not_before, c.partition_key, c.created_at, NULL, NULL,
+  NULL, NULL, NULL, courier.holder, courier.expires_at, false, NULL, NULL, NULL
+  FROM kingdom.courier_event c
+  LEFT JOIN kingdom.courier ON true LEFT JOIN kingdom.courier_tick tick ON tick.number = courier.sent
+ WHERE c.event_id = %(event_id)s
+   AND NOT EXISTS (SELECT FROM kingdom.outbox_event e WHERE e.event_id = c.event_id AND e.stream = c.stream)
+   AND NOT EXISTS (SELECT FROM kingdom.outbox_archive a WHERE a.event_id = c.event_id AND a.stream = c.stream)
 ORDER BY stream;
 
 -- name: pause

@@ -1,0 +1,1 @@
+"""Apache Kafka on this machine for tests and benches."""

@@ -1,0 +1,206 @@
+"""The bus whose streams with a transport are carried by Kafka."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import msgspec
+from confluent_kafka import Message
+
+from kingdom.backends.kafka.batches import OpenBatches, OpenDelivery
+from kingdom.backends.kafka.brokers import Brokers
+from kingdom.backends.kafka.inbox import Inbox
+from kingdom.backends.kafka.messages import ReceivedEvent, read_event
+from kingdom.backends.kafka.topic_reader import OwnedPartition, TopicReader
+from kingdom.backends.kafka.transaction import KafkaTransaction
+from kingdom.backends.postgres.bus import PostgresBus
+from kingdom.backends.postgres.connection import Connection
+from kingdom.backends.postgres.transaction import PostgresTransaction
+from kingdom.bus.delivery import Delivery
+from kingdom.bus.outcome import AnyOutcome, Dead, TakeIn
+from kingdom.bus.port import LeaseRenewal
+from kingdom.bus.stream import Stream, Topology
+
+# After this many owners of a partition without one settled event, an event may be killing them.
+_TAKEOVERS_MAX = 3
+# How long a claim trusts that the outbox has no due events of a stream.
+_OUTBOX_SECONDS = 0.1
+_FIRST_POSITION = -(2**62)
+
+
+class KafkaBus(PostgresBus):
+    """A bus on PostgreSQL that also delivers from topics. Records, retries, effects and dead letters stay in the store.
+
+    A claim from a topic takes a batch of messages. Their positions are negative, and exist only in this process.
+    """
+
+    def __init__(self, dsn: str, topology: Topology, *arguments: Any, brokers: Brokers, **options: Any) -> None:
+        super().__init__(dsn, topology, *arguments, **options)
+        self._brokers = brokers
+        self._batches = OpenBatches()
+        self._readers: dict[str, TopicReader] = {}
+        # Positions grow in the order of the messages, and those of the store are all positive.
+        self._positions = itertools.count(_FIRST_POSITION)
+        # Until when a claim does not look at the outbox, and from which streams the next claim is from the topic.
+        self._outbox_empty_until: dict[str, float] = {}
+        self._topic_is_next: set[str] = set()
+
+    async def close(self) -> None:
+        """Leave the consumer groups, and close everything else."""
+        readers, self._readers = self._readers, {}
+        await asyncio.gather(*(reader.close() for reader in readers.values()))
+        await super().close()
+
+    def _new_transaction(self, connection: Connection) -> PostgresTransaction:
+        may_skip = not self._through_pgbouncer
+        transaction = KafkaTransaction(
+            connection, self.queries, self.topology, self.kinds, self._opening, may_skip_opening=may_skip
+        )
+        transaction.batches = self._batches
+        return transaction
+
+    @asynccontextmanager
+    async def transaction(
+        self, hold: Sequence[Delivery] = (), *, optimistic: bool = False
+    ) -> AsyncIterator[PostgresTransaction]:
+        """Open a transaction; see `Bus.transaction`."""
+        async with super().transaction(hold, optimistic=optimistic) as transaction:
+            yield transaction
+        if isinstance(transaction, KafkaTransaction):
+            self._batches.settle(transaction.settled)
+            self._batches.give_back(transaction.returned)
+            for copy in transaction.changes.copies.values():
+                self._outbox_empty_until.pop(copy.stream.name, None)
+
+    async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
+        """Claim events that are back in the outbox, or else from the topic of the stream; see `Bus.claim`."""
+        declared = self.topology.stream(stream)
+        if not declared.transport:
+            return await super().claim(stream, limit, worker)
+        # Take turns, so that neither the outbox nor the topic keeps the other waiting.
+        if stream in self._topic_is_next and (deliveries := await self._claim_from_topic(declared, limit)):
+            self._topic_is_next.discard(stream)
+            return deliveries
+        if time.monotonic() >= self._outbox_empty_until.get(stream, 0.0):
+            if deliveries := await super().claim(stream, limit, worker):
+                self._topic_is_next.add(stream)
+                self._wakeups.left_due({stream})
+                return deliveries
+            self._outbox_empty_until[stream] = time.monotonic() + _OUTBOX_SECONDS
+        return await self._claim_from_topic(declared, limit)
+
+    def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
+        """Extend leases and batches; see `Bus.renew`."""
+        mine = self._batches.renew(leases)
+        rest = {token: length for token, length in leases.items() if token not in mine}
+        renewal = super().renew(rest) if rest else LeaseRenewal(frozenset(), frozenset())
+        return LeaseRenewal(renewal.alive | mine, renewal.cancelled)
+
+    async def _claim_from_topic(self, stream: Stream, limit: int) -> list[Delivery]:
+        reader = self._readers.get(stream.name) or self._open_reader(stream)
+        self._batches.give_back_expired()
+        taken = reader.take(limit)
+        if not taken:
+            return []
+        try:
+            received = [(owned, message, read_event(stream, message)) for owned, message in taken]
+            keys = list({key for *_, event in received if (key := _key(stream, event))})
+            rows = await self._execute("begin_batch", {"stream": stream.name, "keys": keys}, raise_tokens=True)
+        except BaseException:
+            reader.give_back(taken)
+            raise
+        (begun,) = rows.dicts()
+        if begun["paused"]:
+            reader.give_back(taken)
+            return []
+        opened = self._deliveries(stream, reader, received, begun["token"])
+        self._batches.add(opened.values(), begun["token"], stream.lease)
+        try:
+            deliveries = await self._take_in(opened, frozenset(begun["busy"]))
+        except BaseException:
+            self._batches.give_back(opened)
+            raise
+        if reader.has_messages:
+            self._wakeups.left_due({stream.name})
+        return deliveries
+
+    def _deliveries(
+        self,
+        stream: Stream,
+        reader: TopicReader,
+        received: Sequence[tuple[OwnedPartition, Message, ReceivedEvent]],
+        token: int,
+    ) -> dict[int, OpenDelivery]:
+        opened: dict[int, OpenDelivery] = {}
+        for owned, message, event in received:
+            offset = message.offset() or 0
+            covered = owned.cover(offset)
+            if covered is None:
+                reader.settle(owned, offset)
+                continue
+            position = next(self._positions)
+            delivery = Delivery(
+                stream=stream.name,
+                position=position,
+                token=token,
+                envelope=event.envelope,
+                attempt=1,
+                max_attempts=stream.retry.max_attempts,
+                crash_count=0,
+                ordered=stream.ordered,
+                published_at=event.published_at,
+                in_transport=True,
+            )
+            opened[position] = OpenDelivery(delivery, reader, owned, message, covered, event)
+        return opened
+
+    async def _take_in(self, opened: Mapping[int, OpenDelivery], busy: frozenset[str]) -> list[Delivery]:
+        """Move events into the outbox that cannot run from the topic, and return the deliveries of the others."""
+        waiting, outcomes, rest = set(busy), dict[Delivery, AnyOutcome](), list[Delivery]()
+        for each in opened.values():
+            delivery = each.delivery
+            key = delivery.ordering_key[1] if delivery.ordering_key else None
+            if each.event.problem:
+                outcomes[delivery] = Dead(f"the message could not be read: {each.event.problem}", "malformed")
+            elif each.event.not_before or key in waiting or each.partition.taken.takeovers >= _TAKEOVERS_MAX:
+                outcomes[delivery] = TakeIn()
+                waiting |= {key} if key else set()
+            else:
+                rest.append(delivery)
+        if outcomes:
+            async with self.transaction() as transaction:
+                await transaction.settle_all(outcomes)
+            for each in opened.values():
+                each.partition.taken = replace(each.partition.taken, takeovers=0)
+        return self._in_runs(rest)
+
+    def _in_runs(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Return deliveries with the positions of their key, later ones last."""
+        runs: dict[tuple[str, str], list[int]] = {}
+        for delivery in deliveries:
+            if delivery.ordering_key:
+                runs.setdefault(delivery.ordering_key, []).append(delivery.position)
+        return [
+            msgspec.structs.replace(each, run=tuple(runs[each.ordering_key])) if each.ordering_key else each
+            for each in deliveries
+        ]
+
+    def _open_reader(self, stream: Stream) -> TopicReader:
+        topic = stream.source.name if stream.source else self._brokers.topic(stream.name)
+        on_messages = partial(self._wakeups.left_due, {stream.name})
+        inbox, group = Inbox(self, stream.name), self._brokers.topic(stream.name)
+        reader = self._readers[stream.name] = TopicReader(
+            self._brokers, topic, group, inbox, on_messages, creates_topic=stream.source is None
+        )
+        reader.start()
+        return reader
+
+
+def _key(stream: Stream, event: ReceivedEvent) -> str | None:
+    return event.envelope.partition_key if stream.ordered else None

@@ -1,0 +1,139 @@
+"""The courier: it sends the events of carried streams to their topics, each once and in order."""
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from contextlib import aclosing
+from datetime import timedelta
+
+import structlog
+
+from kingdom.backends.kafka.brokers import Brokers
+from kingdom.backends.kafka.topic_writer import CourierFenced, SentPosition, TopicWriter, cursor_topic
+from kingdom.backends.postgres.bus import PostgresBus
+from kingdom.backends.postgres.courier_queue import CourierQueue, CourierTerm, Tick
+from kingdom.errors import Misconfigured, Transient
+
+# Another courier takes over if this one does not report for so long. A courier that only hangs is then fenced.
+LEASE = timedelta(seconds=10)
+# How many events share a Kafka transaction at most.
+PIECE_EVENTS = 5000
+_POLL = timedelta(seconds=1)
+_PAUSE_SECONDS = 1.0
+# Brokers forget the position of a group without members after some days, so an idle courier repeats it.
+_REPEAT_SECONDS = 3600.0
+_log = structlog.get_logger("kingdom.courier")
+
+
+class Courier:
+    """Sends events until it is stopped. Of several couriers of a store, one sends and the others wait to take over."""
+
+    def __init__(
+        self, bus: PostgresBus, brokers: Brokers, *, name: str | None = None, lease: timedelta = LEASE
+    ) -> None:
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+        # The number of events that this process has sent.
+        self.sent_events = 0
+        self._queue = CourierQueue(bus)
+        self._brokers = brokers
+        self._streams = bus.topology.carried()
+        self._lease = lease
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Send events until `stop` is called."""
+        while not self._stopping.is_set():
+            try:
+                term = await self._queue.hold(self.name, self._lease)
+                if term is not None:
+                    await self._send_while_held(term)
+                    continue
+            except CourierFenced as error:
+                _log.warning("this courier waits", reason=str(error))
+            except Transient as error:
+                _log.warning("the courier cannot send; trying again", error=str(error))
+            await self._pause()
+
+    def stop(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - a piece takes milliseconds in any case
+        """Ask the courier to end after the piece that it is sending."""
+        self._stopping.set()
+
+    async def lag(self) -> timedelta:
+        """Return how long the oldest unsent event has been waiting."""
+        return await self._queue.lag()
+
+    async def _send_while_held(self, term: CourierTerm) -> None:
+        partitions = await self._prepare_topics()
+        writer = TopicWriter(self._brokers, term.store, partitions)
+        try:
+            position = await asyncio.to_thread(writer.open)
+            if position.tick == 0 and term.sent > 0:
+                raise Misconfigured(
+                    f"the brokers have lost the position of the courier, which had sent tick {term.sent}; see"
+                    " `Runbooks` in the documentation of Kafka"
+                )
+            _log.info("the courier sends", name=self.name, tick=position.tick)
+            await self._send_until_stopped(writer, position)
+            await self._queue.leave(self.name)
+        finally:
+            await asyncio.to_thread(writer.close)
+
+    async def _send_until_stopped(self, writer: TopicWriter, position: SentPosition) -> None:
+        repeat_at = time.monotonic() + _REPEAT_SECONDS
+        while not self._stopping.is_set() and await self._queue.hold(self.name, self._lease):
+            first = position.tick - (position.seq is not None)
+            for tick in await self._queue.take_ticks(first):
+                position = await self._send_tick(writer, tick, position)
+            if position.tick > first:
+                await self._queue.note_sent(position.tick)
+                repeat_at = time.monotonic() + _REPEAT_SECONDS
+            elif time.monotonic() > repeat_at and position.tick:
+                await asyncio.to_thread(writer.send, position.tick, (), position)
+                repeat_at = time.monotonic() + _REPEAT_SECONDS
+            else:
+                await self._wait()
+
+    async def _send_tick(self, writer: TopicWriter, tick: Tick, position: SentPosition) -> SentPosition:
+        after = position.seq or 0 if position.tick == tick.number else 0
+        async with aclosing(self._queue.events(tick, after, PIECE_EVENTS)) as pieces:
+            async for events in pieces:
+                reached = SentPosition(tick.number, events[-1].seq if len(events) == PIECE_EVENTS else None)
+                await asyncio.to_thread(writer.send, tick.number, events, reached)
+                self.sent_events += len(events)
+                position = reached
+                if not await self._queue.hold(self.name, self._lease):
+                    raise CourierFenced("another courier has taken over")
+        if position != (complete := SentPosition(tick.number)):
+            # The last piece was full, so it was not known to be the last.
+            await asyncio.to_thread(writer.send, tick.number, (), complete)
+        return complete
+
+    async def _prepare_topics(self) -> dict[str, int]:
+        topics = [self._brokers.topic(stream) for stream in self._streams]
+        wanted = dict.fromkeys(topics, self._brokers.partitions) | {cursor_topic(self._brokers): 1}
+        await asyncio.to_thread(self._brokers.create_topics, wanted)
+        counts = await asyncio.to_thread(self._brokers.count_partitions, topics)
+        known = {topic: await self._queue.know_topic(topic, count) for topic, count in counts.items()}
+        for topic, count in known.items():
+            if counts[topic] < count:
+                raise Misconfigured(
+                    f"topic {topic} has {counts[topic]} partitions, but had {count}: keys would change their partition;"
+                    " create it again with as many"
+                )
+        return known
+
+    async def _wait(self) -> None:
+        waits = [asyncio.create_task(self._queue.wait(_POLL)), asyncio.create_task(self._stopping.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for task in waits:
+            task.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(_PAUSE_SECONDS):
+                await self._stopping.wait()
+        except TimeoutError:
+            return

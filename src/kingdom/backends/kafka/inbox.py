@@ -1,0 +1,42 @@
+"""How far the consumer of each stream has come in the partitions of its topic."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kingdom.backends.postgres.bus import PostgresBus
+from kingdom.backends.postgres.faults import translate_errors
+
+
+@dataclass(frozen=True, slots=True)
+class TakenPartition:
+    """A partition of which this process is the owner under `epoch`. The offsets in `handled` are settled already."""
+
+    epoch: int
+    handled: Sequence[tuple[int, int]]
+    takeovers: int
+
+    @property
+    def next_offset(self) -> int:
+        """Return the first offset that is not settled."""
+        return self.handled[0][1]
+
+    def is_handled(self, offset: int) -> bool:
+        """Return whether the event at an offset is settled."""
+        return any(start <= offset < end for start, end in self.handled)
+
+
+class Inbox:
+    """Takes partitions for the consumer of one stream."""
+
+    def __init__(self, bus: PostgresBus, stream: str) -> None:
+        self._bus = bus
+        self._stream = stream
+
+    async def take_partition(self, topic: str, number: int, first: int) -> TakenPartition:
+        """Become the owner of a partition. If it was never read, start at the offset `first`."""
+        parameters = {"stream": self._stream, "topic": topic, "partition": number, "first": first}
+        with translate_errors():
+            async with self._bus.pool.connection() as connection:
+                cursor = await connection.execute(self._bus.queries["take_partition"], parameters)
+                (row,) = await cursor.fetchall()
+        return TakenPartition(row["epoch"], tuple(zip(row["starts"], row["ends"], strict=True)), row["takeovers"])

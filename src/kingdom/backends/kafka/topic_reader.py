@@ -1,0 +1,222 @@
+"""Read the partitions of a topic that this process owns, each from where its last owner has come."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+
+import structlog
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from kingdom.backends.kafka.brokers import Brokers
+from kingdom.backends.kafka.inbox import Inbox, TakenPartition
+from kingdom.errors import KingdomError
+
+# How many messages are fetched ahead of the worker.
+_BUFFERED = 2000
+_FETCHED_AT_ONCE = 500
+_POLL_SECONDS = 0.2
+_PAUSE_SECONDS = 1.0
+_ANSWER_SECONDS = 30.0
+_log = structlog.get_logger("kingdom.bus")
+
+
+@dataclass(slots=True)
+class OwnedPartition:
+    """A partition that this process reads. `messages` wait for a worker; `open` are offsets that a worker has."""
+
+    number: int
+    taken: TakenPartition
+    messages: deque[Message] = field(default_factory=deque)
+    open: set[int] = field(default_factory=set)
+    # The offsets since the last delivery that no delivery covers yet, such as those of transaction markers.
+    uncovered: list[tuple[int, int]] = field(default_factory=list)
+    next_offset: int = 0
+
+    def cover(self, offset: int) -> tuple[tuple[int, int], ...] | None:
+        """Return the offsets that are handled with the message at an offset, or None if it is handled already."""
+        if offset >= self.next_offset:
+            self.uncovered += _without(self.next_offset, offset, self.taken.handled)
+            self.next_offset = offset + 1
+        if self.taken.is_handled(offset):
+            return None
+        covered, self.uncovered = (*self.uncovered, (offset, offset + 1)), []
+        return covered
+
+
+class TopicReader:
+    """Reads one topic in a thread, as a member of the consumer group of its stream.
+
+    `on_messages` is called in the event loop when there may be messages to take. With `creates_topic`, the topic is
+    created if it does not exist.
+    """
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        topic: str,
+        group: str,
+        inbox: Inbox,
+        on_messages: Callable[[], None],
+        *,
+        creates_topic: bool,
+    ) -> None:
+        self.topic = topic
+        self._brokers = brokers
+        self._creates_topic = creates_topic
+        self._inbox = inbox
+        self._on_messages = on_messages
+        self._lock = threading.Lock()
+        self._partitions: dict[int, OwnedPartition] = {}
+        self._stopping = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self._paused = False
+        self._consumer = Consumer(
+            {
+                **brokers.client_options(),
+                "group.id": group,
+                "group.protocol": "consumer",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                # A position that the topic no longer has is an error: skipping events must be a decision.
+                "auto.offset.reset": "error",
+            }
+        )
+        self._thread = threading.Thread(target=self._read_until_stopped, name=f"kingdom-read-{topic}", daemon=True)
+
+    def start(self) -> None:
+        """Start reading."""
+        self._thread.start()
+
+    async def close(self) -> None:
+        """Stop reading and leave the group."""
+        self._stopping.set()
+        await asyncio.to_thread(self._thread.join)
+
+    def take(self, limit: int) -> list[tuple[OwnedPartition, Message]]:
+        """Take messages of partitions of which a worker has none. Events of a key are then never in two places."""
+        taken: list[tuple[OwnedPartition, Message]] = []
+        with self._lock:
+            idle = [each for each in self._partitions.values() if each.messages and not each.open]
+            for partition in idle:
+                # Take from several partitions, so that a busy one does not keep the others waiting.
+                share = max(limit // len(idle), 1)
+                while partition.messages and share and len(taken) < limit:
+                    message = partition.messages.popleft()
+                    partition.open.add(_offset(message))
+                    taken.append((partition, message))
+                    share -= 1
+        return taken
+
+    def give_back(self, messages: Sequence[tuple[OwnedPartition, Message]]) -> None:
+        """Put taken messages back, to be taken again."""
+        with self._lock:
+            for partition, message in sorted(messages, key=lambda each: -_offset(each[1])):
+                partition.open.discard(_offset(message))
+                partition.messages.appendleft(message)
+
+    def settle(self, partition: OwnedPartition, offset: int) -> None:
+        """Forget a message that is settled."""
+        with self._lock:
+            partition.open.discard(offset)
+
+    def owns(self, partition: OwnedPartition) -> bool:
+        """Return whether this process still reads a partition under the same epoch."""
+        with self._lock:
+            return self._partitions.get(partition.number) is partition
+
+    @property
+    def has_messages(self) -> bool:
+        """Return whether there are messages to take."""
+        with self._lock:
+            return any(each.messages and not each.open for each in self._partitions.values())
+
+    def _read_until_stopped(self) -> None:
+        is_subscribed = False
+        while not self._stopping.is_set():
+            try:
+                if not is_subscribed:
+                    self._subscribe()
+                    is_subscribed = True
+                self._limit_buffer()
+                messages = self._consumer.consume(_FETCHED_AT_ONCE, _POLL_SECONDS)
+            except (KafkaException, KingdomError, RuntimeError, FutureTimeoutError) as error:
+                _log.warning("cannot read from Kafka; trying again", topic=self.topic, error=str(error))
+                self._stopping.wait(_PAUSE_SECONDS)
+                continue
+            for message in messages:
+                if problem := message.error():
+                    _log.error("cannot read a partition", topic=self.topic, error=problem.str())
+            if self._buffer([message for message in messages if not message.error()]):
+                self._call_in_loop(self._on_messages)
+        self._consumer.close()
+
+    def _subscribe(self) -> None:
+        if self._creates_topic:
+            self._brokers.create_topics({self.topic: self._brokers.partitions})
+        self._consumer.subscribe([self.topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)
+
+    def _buffer(self, messages: Sequence[Message]) -> bool:
+        with self._lock:
+            for message in messages:
+                # A message of a partition that was revoked meanwhile belongs to another process.
+                if partition := self._partitions.get(message.partition() or 0):
+                    partition.messages.append(message)
+        return bool(messages)
+
+    def _limit_buffer(self) -> None:
+        with self._lock:
+            count = sum(len(each.messages) for each in self._partitions.values())
+        if (count >= _BUFFERED) == self._paused:
+            return
+        self._paused = count >= _BUFFERED
+        change = self._consumer.pause if self._paused else self._consumer.resume
+        change(self._consumer.assignment())
+
+    def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            first, _ = consumer.get_watermark_offsets(each, timeout=_ANSWER_SECONDS)
+            taken = self._take_partition(each.partition, first)
+            with self._lock:
+                self._partitions[each.partition] = OwnedPartition(each.partition, taken, next_offset=taken.next_offset)
+            each.offset = taken.next_offset
+        consumer.incremental_assign(partitions)
+
+    def _take_partition(self, number: int, first: int) -> TakenPartition:
+        while True:
+            taking = self._inbox.take_partition(self.topic, number, first)
+            try:
+                return asyncio.run_coroutine_threadsafe(taking, self._loop).result(_ANSWER_SECONDS)
+            except KingdomError as error:
+                _log.warning("cannot take a partition; trying again", topic=self.topic, error=str(error))
+                if self._stopping.wait(_PAUSE_SECONDS):
+                    raise
+
+    def _revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        with self._lock:
+            for each in partitions:
+                self._partitions.pop(each.partition, None)
+        consumer.incremental_unassign(partitions)
+
+    def _call_in_loop(self, call: Callable[[], None]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call)
+
+
+def _without(start: int, end: int, handled: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the parts of a range of offsets that are not handled."""
+    parts = []
+    for handled_start, handled_end in handled:
+        if start < min(handled_start, end):
+            parts.append((start, min(handled_start, end)))
+        start = max(start, handled_end)
+    return [*parts, (start, end)] if start < end else parts
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    if offset is None:
+        raise RuntimeError("a message without an offset")
+    return offset

@@ -1,0 +1,110 @@
+"""The events that wait for the courier, in ticks."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import DictRow, class_row
+
+from kingdom.backends.postgres.bus import PostgresBus
+from kingdom.backends.postgres.faults import translate_errors
+from kingdom.backends.postgres.rows import COURIER_HINT
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedEvent:
+    """An event on its way to a transport. `seq` orders the events of a tick, and `value` is the envelope as JSON."""
+
+    seq: int
+    stream: str
+    partition_key: str | None
+    event_id: UUID
+    event_type: str
+    schema_version: int
+    trace_id: str
+    not_before: datetime | None
+    value: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The events that became visible between two snapshots."""
+
+    number: int
+    snapshot: str
+    earlier: str
+
+
+@dataclass(frozen=True, slots=True)
+class CourierTerm:
+    """The right to be the courier: the id of the store, and the last tick that a courier has reported as sent."""
+
+    store: UUID
+    sent: int
+
+
+class CourierQueue:
+    """Reads the events that wait for the courier, and records what is sent."""
+
+    def __init__(self, bus: PostgresBus) -> None:
+        self._bus = bus
+
+    async def hold(self, holder: str, lease: timedelta) -> CourierTerm | None:
+        """Become the courier, or stay it. Return None while another courier holds the role."""
+        rows = await self._run("hold_courier", holder=holder, lease=lease)
+        return CourierTerm(**rows[0]) if rows else None
+
+    async def leave(self, holder: str) -> None:
+        """Let another courier take over at once."""
+        await self._run("leave_courier", holder=holder)
+
+    async def take_ticks(self, sent: int) -> list[Tick]:
+        """Commit a new tick if there are new events, and return all ticks after the last sent one."""
+        with translate_errors():
+            async with self._bus.pool.connection() as connection:
+                async with connection.transaction():
+                    await connection.execute(self._bus.queries["lock_courier"])
+                    await connection.execute(self._bus.queries["add_tick"], {"sent": sent})
+                cursor = await connection.execute(self._bus.queries["unsent_ticks"], {"sent": sent})
+                return [Tick(**row) for row in await cursor.fetchall()]
+
+    async def events(self, tick: Tick, after: int, limit: int) -> AsyncGenerator[list[CarriedEvent], None]:
+        """Yield the events of a tick after a position, in pieces of at most `limit` events."""
+        parameters = {"snapshot": tick.snapshot, "earlier": tick.earlier, "after": after}
+        with translate_errors():
+            async with (
+                self._bus.pool.connection() as connection,
+                connection.transaction(),
+                # A cursor of the server sorts a large tick once, and never has more than one piece in memory.
+                connection.cursor("tick", row_factory=class_row(CarriedEvent)) as cursor,
+            ):
+                await cursor.execute(self._bus.queries["events_of_tick"], parameters)
+                while events := await cursor.fetchmany(limit):
+                    yield events
+
+    async def note_sent(self, number: int) -> None:
+        """Record that a tick is sent."""
+        await self._run("note_sent", number=number)
+
+    async def lag(self) -> timedelta:
+        """Return how long the oldest event has been waiting for the courier."""
+        (row,) = await self._run("courier_lag")
+        return timedelta(seconds=row["seconds"])
+
+    async def know_topic(self, topic: str, partitions: int) -> int:
+        """Return how many partitions a topic had when it was first used."""
+        (row,) = await self._run("know_topic", topic=topic, partitions=partitions)
+        return int(row["partitions"])
+
+    async def wait(self, at_most: timedelta) -> None:
+        """Wait until there may be new events, but no longer than `at_most`."""
+        await self._bus.wait([COURIER_HINT], at_most)
+
+    async def _run(self, name: str, **parameters: Any) -> list[DictRow]:
+        with translate_errors():
+            async with self._bus.pool.connection() as connection:
+                cursor = await connection.execute(self._bus.queries[name], parameters)
+                return await cursor.fetchall() if cursor.description else []

@@ -1,0 +1,335 @@
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from kingdom.backends.kafka import Brokers, Courier, KafkaBus
+from kingdom.backends.kafka.messages import MALFORMED
+from kingdom.backends.postgres import PostgresBus, PostgresOperations
+from kingdom.backends.postgres.connection import Call, Connection, Rows
+from kingdom.bus import (
+    Acked,
+    Attempt,
+    CallResult,
+    Dead,
+    Defer,
+    Dispatcher,
+    Done,
+    Envelope,
+    Event,
+    Outcome,
+    Record,
+    Retry,
+    Transaction,
+)
+from kingdom.bus.operations import DeadFilter
+from kingdom.bus.outcome import Release
+from kingdom.clock import utc_now
+from kingdom.errors import LeaseLost
+from tests.integration.local_effect import LocalEffect
+from tests.integration.running import at_work, eventually, rows
+from tests.patience import PATIENCE_SECONDS
+
+Open = Callable[[], KafkaBus]
+pytestmark = pytest.mark.usefixtures("courier")
+
+
+def placed(number: int, key: str = "a") -> Envelope:
+    return Envelope(type="OrderPlaced", payload={"number": number}, partition_key=key)
+
+
+async def append(event: Event[Any], transaction: Transaction) -> None:
+    """Append the number of an event to the record of its key."""
+    key = event.envelope.partition_key or ""
+    known = await transaction.get("counter", key) or Record(kind="counter", id=key, state="open", doc={"numbers": []})
+    numbers = [*known.doc["numbers"], event.payload["number"]]
+    await transaction.put(Record(**{**fields(known), "doc": {"numbers": numbers}}))
+
+
+def fields(record: Record) -> dict[str, Any]:
+    return {"kind": record.kind, "id": record.id, "state": record.state, "version": record.version}
+
+
+def counting(outcome: Callable[[Event[Any]], Outcome | None] = lambda _: None) -> Dispatcher:
+    """Return handlers that record an event if they return no other outcome."""
+    dispatcher = Dispatcher()
+
+    async def handle(event: Event[Any], transaction: Transaction) -> Outcome | None:
+        result = outcome(event)
+        if result is None or isinstance(result, Done):
+            await append(event, transaction)
+        return result
+
+    for event_type in ("OrderPlaced", "Paid"):
+        dispatcher.reaction(event_type)(handle)
+    return dispatcher
+
+
+async def numbers(bus: PostgresBus, key: str = "a") -> list[int]:
+    async with bus.transaction() as transaction:
+        found = await transaction.get("counter", key)
+    return list(found.doc["numbers"]) if found else []
+
+
+async def until_handled(bus: PostgresBus, expected: list[int], key: str = "a") -> None:
+    async def handled() -> bool:
+        return len(await numbers(bus, key)) >= len(expected)
+
+    await eventually(handled)
+    assert await numbers(bus, key) == expected
+
+
+async def test_a_worker_handles_each_event_once_in_the_order_of_its_key(kafka_bus: Open) -> None:
+    async with kafka_bus() as bus, at_work(bus, counting(), "orders"):
+        await bus.publish(*(placed(number, key) for number in range(50) for key in "abc"))
+        for key in "abc":
+            await until_handled(bus, list(range(50)), key)
+        # The offset moved with the records: nothing went through the outbox.
+        assert await rows(bus, "SELECT id FROM kingdom.outbox_all WHERE stream = 'orders'") == []
+
+
+@pytest.mark.kafka
+async def test_a_second_worker_continues_after_the_last_settled_event(kafka_bus: Open) -> None:
+    async with kafka_bus() as bus, at_work(bus, counting(), "orders"):
+        await bus.publish(*(placed(number) for number in range(10)))
+        await until_handled(bus, list(range(10)))
+    async with kafka_bus() as bus, at_work(bus, counting(), "orders"):
+        await bus.publish(*(placed(number) for number in range(10, 20)))
+        await until_handled(bus, list(range(20)))
+
+
+@pytest.mark.kafka
+async def test_a_retried_event_holds_back_only_its_key(kafka_bus: Open) -> None:
+    attempts: list[int] = []
+
+    def outcome(event: Event[Any]) -> Outcome | None:
+        if event.payload["number"] == 1 and event.envelope.partition_key == "a":
+            attempts.append(event.attempt)
+            return Retry(timedelta(milliseconds=10)) if event.attempt < 3 else None
+        return None
+
+    async with kafka_bus() as bus, at_work(bus, counting(outcome), "orders"):
+        await bus.publish(*(placed(number, key) for number in range(5) for key in "ab"))
+        await until_handled(bus, list(range(5)), "b")
+        await until_handled(bus, list(range(5)), "a")
+        assert attempts == [1, 2, 3]
+
+
+@pytest.mark.kafka
+async def test_a_dead_event_blocks_its_key_until_it_is_redriven(kafka_bus: Open) -> None:
+    is_poison = True
+
+    def outcome(event: Event[Any]) -> Outcome | None:
+        return Dead("poison") if is_poison and event.payload["number"] == 1 else None
+
+    async with kafka_bus() as bus, at_work(bus, counting(outcome), "orders"):
+        operations = PostgresOperations(bus)
+        await bus.publish(*(placed(number) for number in range(3)), placed(9, "b"))
+        await until_handled(bus, [9], "b")
+        await until_handled(bus, [0])
+        (letter,) = await operations.dead_letters(DeadFilter(stream="orders"), 10)
+        assert (letter.attempt, letter.error_message) == (1, "poison")
+        # A later message of the key waits behind the letter as well.
+        await bus.publish(placed(3), placed(10, "b"))
+        await until_handled(bus, [9, 10], "b")
+        is_poison = False
+        await operations.redrive([letter.position], actor="test")
+        await until_handled(bus, [0, 1, 2, 3])
+
+
+@pytest.mark.kafka
+async def test_a_deferred_event_and_one_that_is_not_due_wait_in_the_store(kafka_bus: Open) -> None:
+    def outcome(event: Event[Any]) -> Outcome | None:
+        is_first = event.payload["number"] == 0 and event.attempt == 1
+        return Defer.by(timedelta(hours=1), "later") if is_first else None
+
+    async with kafka_bus() as bus, at_work(bus, counting(outcome), "orders"):
+        deferred, delayed = placed(0, "a"), placed(0, "b")
+        await bus.publish(deferred, placed(1, "a"))
+        await bus.publish(delayed, at=utc_now() + timedelta(hours=1))
+        operations = PostgresOperations(bus)
+
+        async def both_wait() -> bool:
+            found = [*await operations.situations(deferred.event_id), *await operations.situations(delayed.event_id)]
+            return [each.status for each in found if each.stream == "orders"] == ["PENDING", "PENDING"]
+
+        await eventually(both_wait)
+        assert await numbers(bus, "a") == await numbers(bus, "b") == []
+
+
+@pytest.mark.kafka
+async def test_an_effect_runs_from_the_store_and_through_its_ledger(kafka_bus: Open) -> None:
+    calls: list[Any] = []
+
+    async def call(attempt: Attempt) -> CallResult:
+        calls.append(attempt.request["number"])
+        return Acked({})
+
+    dispatcher = Dispatcher()
+    dispatcher.effect("OrderPlaced", LocalEffect(call))
+    async with kafka_bus() as bus, at_work(bus, dispatcher, "orders"):
+        await bus.publish(*(placed(number) for number in range(3)))
+
+        async def all_called() -> bool:
+            return len(calls) == 3
+
+        await eventually(all_called)
+        assert calls == [0, 1, 2]
+
+
+@pytest.mark.kafka
+async def test_a_paused_stream_delivers_nothing(kafka_bus: Open, bus: PostgresBus, courier: Courier) -> None:
+    operations = PostgresOperations(bus)
+    await operations.pause("orders", reason="test", actor="test")
+    await bus.publish(placed(0))
+
+    async def is_sent() -> bool:
+        return courier.sent_events == 1
+
+    await eventually(is_sent)
+    async with kafka_bus() as consumer:
+
+        async def was_read() -> bool:
+            # The claim finds the message, and leaves it where it is.
+            assert await consumer.claim("orders", 10, "worker") == []
+            return consumer._readers["orders"].has_messages
+
+        await eventually(was_read)
+        await operations.resume("orders", actor="test")
+        async with at_work(consumer, counting(), "orders"):
+            await until_handled(consumer, [0])
+
+
+async def claim_one(bus: KafkaBus) -> Any:
+    found: list[Any] = []
+
+    async def claimed() -> bool:
+        found.extend(await bus.claim("orders", 10, "worker"))
+        return bool(found)
+
+    await eventually(claimed)
+    return found[0]
+
+
+async def append_and_settle(bus: KafkaBus, delivery: Any) -> None:
+    async with bus.transaction() as transaction:
+        await append(Event(delivery.envelope.payload, delivery.envelope, 1, 1), transaction)
+        await transaction.settle(delivery, Done())
+
+
+async def test_an_earlier_owner_of_a_partition_can_settle_nothing(kafka_bus: Open, bus: PostgresBus) -> None:
+    await bus.publish(placed(0))
+    async with kafka_bus() as zombie, kafka_bus() as successor:
+        delivery = await claim_one(zombie)
+        await rows(bus, "UPDATE kingdom.inbox_partition SET epoch = epoch + 1")
+        async with zombie.transaction(hold=[delivery]) as transaction:
+            assert transaction.held == ()
+        with pytest.raises(LeaseLost):
+            await append_and_settle(zombie, delivery)
+        assert await numbers(successor) == []
+
+
+async def test_a_partition_is_checked_before_the_changes_of_its_events_are_written(
+    kafka_bus: Open, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bus.publish(placed(0))
+    names, statements, run = {sql: name for name, sql in bus.queries.items()}, list[str](), Connection.run
+
+    async def run_and_note(connection: Connection, *calls: Call) -> list[Rows]:
+        statements.extend(name for sql, _ in calls if (name := names.get(sql)))
+        return await run(connection, *calls)
+
+    async with kafka_bus() as owner:
+        delivery = await claim_one(owner)
+        monkeypatch.setattr(Connection, "run", run_and_note)
+        await append_and_settle(owner, delivery)
+    # An event of a topic has no lease that the statements could check by themselves.
+    assert statements == ["get_record", "begin", "settle_partitions", "insert_record"]
+
+
+@pytest.mark.kafka
+async def test_an_offset_that_is_handled_is_not_handled_again(kafka_bus: Open, bus: PostgresBus) -> None:
+    await bus.publish(placed(0))
+    async with kafka_bus() as owner:
+        delivery = await claim_one(owner)
+        # As if another transaction of the same owner had settled it.
+        await rows(
+            bus, "UPDATE kingdom.inbox_partition SET handled = handled + int8multirange(int8range(NULL, 1000000))"
+        )
+        with pytest.raises(LeaseLost):
+            await append_and_settle(owner, delivery)
+        assert await numbers(owner) == []
+
+
+async def test_the_offset_does_not_move_without_the_changes_of_its_transaction(
+    kafka_bus: Open, bus: PostgresBus
+) -> None:
+    await bus.publish(placed(0))
+    before = "SELECT handled::text AS handled FROM kingdom.inbox_partition ORDER BY partition"
+    async with kafka_bus() as owner:
+        delivery = await claim_one(owner)
+        offsets = await rows(bus, before)
+        with pytest.raises(RuntimeError, match="crash"):
+            await settle_and_crash(owner, delivery)
+        assert await rows(bus, before) == offsets
+        async with owner.transaction() as transaction:
+            await transaction.settle(delivery, Done())
+        assert await rows(bus, before) != offsets
+
+
+async def settle_and_crash(bus: KafkaBus, delivery: Any) -> None:
+    async with bus.transaction(hold=[delivery]) as transaction:
+        await transaction.settle(delivery, Done())
+        raise RuntimeError("crash")
+
+
+@pytest.mark.kafka
+async def test_events_that_are_released_are_delivered_again_from_the_topic(kafka_bus: Open) -> None:
+    async with kafka_bus() as bus:
+        await bus.publish(*(placed(number) for number in range(3)))
+        delivery = await claim_one(bus)
+        async with bus.transaction() as transaction:
+            await transaction.settle_all(
+                {each.delivery: Release() for each in bus._batches.find(delivery.run).values()}
+            )
+        async with at_work(bus, counting(), "orders"):
+            await until_handled(bus, [0, 1, 2])
+        assert await rows(bus, "SELECT id FROM kingdom.outbox_all WHERE stream = 'orders'") == []
+
+
+@pytest.mark.kafka
+async def test_an_event_that_kills_its_workers_is_handed_to_the_store(kafka_bus: Open, bus: PostgresBus) -> None:
+    await bus.publish(placed(0))
+    async with kafka_bus() as first:
+        await claim_one(first)
+        await rows(bus, "UPDATE kingdom.inbox_partition SET takeovers = 2")
+    async with kafka_bus() as successor:
+        delivery = await claim_one(successor)
+        # It is in the outbox now, which suspects events whose workers die.
+        assert not delivery.in_transport
+        assert delivery.envelope.payload == {"number": 0}
+
+
+def send(brokers: Brokers, *values: bytes) -> None:
+    brokers.create_topics({"bank.payments": 1})
+    producer = Producer(brokers.client_options())
+    for value in values:
+        producer.produce("bank.payments", value)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+
+
+@pytest.mark.kafka
+async def test_messages_of_another_system_become_events_and_malformed_ones_dead_letters(
+    kafka_bus: Open, brokers: Brokers
+) -> None:
+    paid = [json.dumps({"account": "x", "amount": amount}).encode() for amount in (5, 6)]
+    send(brokers, paid[0], b"\xff no JSON", b"{}", paid[1])
+    async with kafka_bus() as bus, at_work(bus, counting(), "payments"):
+        await until_handled(bus, [5, 6], "x")
+        letters = await PostgresOperations(bus).dead_letters(DeadFilter(stream="payments"), 10)
+        assert [(each.type, each.error_code) for each in letters] == [(MALFORMED, "malformed")] * 2
+        assert letters[1].envelope["payload"]["value"] == "{}"
+        assert letters[0].envelope["payload"]["value"].startswith("base64:")
