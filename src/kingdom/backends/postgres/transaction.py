@@ -322,10 +322,10 @@ class PostgresTransaction(Transaction):
 
     async def _drop_idle_keys(self) -> None:
         """Delete the key rows that a publish of duplicates has created."""
-        pairs = {(c.stream.name, c.envelope.partition_key) for c in self.changes.duplicates if is_ordered(c)}
+        pairs = sorted({(c.stream.name, c.envelope.partition_key) for c in self.changes.duplicates if is_ordered(c)})
         if pairs:
-            streams, keys = zip(*sorted(pairs), strict=True)
-            await self._run((self._queries["drop_idle_keys"], {"streams": list(streams), "keys": list(keys)}))
+            keys = {"streams": [stream for stream, _ in pairs], "keys": [key for _, key in pairs]}
+            await self._run((self._queries["drop_idle_keys"], keys))
 
     async def _publish_staged(self, copies: Sequence[EventCopy]) -> None:
         await self._run((self._queries["stage"], {}))
