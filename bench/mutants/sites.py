@@ -35,6 +35,7 @@ def _tests(*names: str) -> tuple[str, ...]:
 
 
 _OF_POSTGRES = _tests(
+    "carried_events",
     "lost_transactions",
     "clock_set_back",
     "isolation",

@@ -1,0 +1,32 @@
+"""Where an event of a stream with a transport is, as the store tells it; no broker is needed for this."""
+
+import pytest
+
+from kingdom.backends.postgres import PostgresOperations
+from kingdom.bus import Dispatcher, Envelope, Event, Transaction
+from kingdom.bus.why import why
+from tests.integration.running import at_work, open_bus, stream, until_all
+
+CARRIED, STORED = stream("jobs", "Job", transport="kafka"), stream("jobs", "Job")
+dispatcher = Dispatcher()
+
+
+@dispatcher.reaction("Job")
+async def finish(_event: Event[object], _transaction: Transaction) -> None:
+    """Do nothing, so the event is done."""
+
+
+@pytest.mark.parametrize("is_handled", [False, True])
+async def test_a_carried_event_that_came_back_to_the_store_is_told_once(dsn: str, *, is_handled: bool) -> None:
+    event = Envelope(type="Job")
+    async with open_bus(dsn, CARRIED) as bus:
+        await bus.publish(event)
+        (unsent,) = await PostgresOperations(bus).situations(event.event_id)
+        assert "no courier runs" in why(unsent)
+    async with open_bus(dsn, STORED) as bus:
+        await bus.publish(event)
+        if is_handled:
+            async with at_work(bus, dispatcher):
+                await until_all(bus, "DONE", 1)
+        (stored,) = await PostgresOperations(bus).situations(event.event_id)
+        assert stored.status == ("DONE" if is_handled else "PENDING")
