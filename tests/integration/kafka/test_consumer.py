@@ -1,3 +1,4 @@
+import asyncio
 import json
 from collections.abc import Callable
 from datetime import timedelta
@@ -203,15 +204,37 @@ async def test_a_paused_stream_delivers_nothing(kafka_bus: Open, bus: PostgresBu
             await until_handled(consumer, [0])
 
 
-async def claim_one(bus: KafkaBus) -> Any:
+async def claim_one(bus: KafkaBus, limit: int = 10) -> Any:
     found: list[Any] = []
 
     async def claimed() -> bool:
-        found.extend(await bus.claim("orders", 10, "worker"))
+        found.extend(await bus.claim("orders", limit, "worker"))
         return bool(found)
 
     await eventually(claimed)
     return found[0]
+
+
+@pytest.mark.parametrize("outcome", [Done(), Release()])
+async def test_a_wait_ends_at_once_after_a_settlement_that_frees_a_partition(
+    kafka_bus: Open, bus: PostgresBus, outcome: Done | Release
+) -> None:
+    await bus.publish(placed(0), placed(1))
+    async with kafka_bus() as owner:
+        delivery = await claim_one(owner, limit=1)
+
+        async def second_is_here() -> bool:
+            return any(each.messages for each in owner._readers["orders"]._partitions.values())
+
+        await eventually(second_is_here)
+        for _ in range(3):
+            # The reader and the claim have left hints.
+            await owner.wait({"orders"}, timedelta(milliseconds=50))
+        async with owner.transaction() as transaction:
+            await transaction.settle(delivery, outcome)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await owner.wait({"orders"}, timedelta(hours=1))
+        assert await owner.claim("orders", 1, "worker")
 
 
 async def append_and_settle(bus: KafkaBus, delivery: Any) -> None:

@@ -77,6 +77,9 @@ class KafkaBus(PostgresBus):
             self._batches.give_back(transaction.returned)
             for copy in transaction.changes.copies.values():
                 self._outbox_empty_until.pop(copy.stream.name, None)
+            if transaction.settled or transaction.returned:
+                # A partition gives nothing more until everything that was taken from it is settled or returned.
+                self._wakeups.left_due({name for name, reader in self._readers.items() if reader.has_messages})
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
         """Claim events that are back in the outbox, or else from the topic of the stream; see `Bus.claim`."""
