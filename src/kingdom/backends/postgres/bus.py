@@ -104,6 +104,7 @@ class PostgresBus(Bus):
             connection_class=Connection,
             kwargs={
                 "autocommit": True,
+                "client_encoding": "utf8",
                 "row_factory": dict_row,
                 "prepare_threshold": None if through_pgbouncer else 1,
             },
