@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, LiteralString, TypeVar
 
@@ -12,7 +12,7 @@ from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import error_from_result
 from psycopg.generators import send
-from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
@@ -136,6 +136,13 @@ class Connection(AsyncConnection[DictRow]):
         """Run statements in one round trip, and return the rows of each."""
         return [rows.dicts() for rows in await self.run(*calls)]
 
+    async def notices(self) -> AsyncIterator[str]:
+        """Yield the texts of notifications. Unlike `notifies` of the driver, this does not wake up without one."""
+        while True:
+            while notice := self.pgconn.notifies():
+                yield notice.extra.decode()
+            await self._wait_for_answer()
+
     async def roll_back(self) -> None:
         """Roll back an open transaction. Unlike `rollback` of the driver, this keeps what is prepared."""
         if self.pgconn.transaction_status != TransactionStatus.IDLE:
@@ -192,15 +199,17 @@ class Connection(AsyncConnection[DictRow]):
         return results
 
     async def _receive(self, *, pipelined: bool) -> list[PGresult]:
-        pgconn, results = self.pgconn, []
+        pgconn, results = self.pgconn, list[PGresult]()
         while True:
             while pgconn.is_busy():
                 await self._wait_for_answer()
             result = pgconn.get_result()
             if result is None:
-                # In a pipeline, this only separates the results of two statements.
                 if not pipelined:
                     return results
+                # In a pipeline, this separates the results of two statements, unless the connection is lost.
+                if pgconn.status != ConnStatus.OK:
+                    raise errors.OperationalError(pgconn.get_error_message())
             elif result.status == ExecStatus.PIPELINE_SYNC:
                 pgconn.exit_pipeline_mode()
                 return results
