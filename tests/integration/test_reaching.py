@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from bench.servers import LOOPBACK
 from kingdom.backends.postgres import PostgresOperations, lease_renewals
 from kingdom.backends.postgres import bus as postgres_bus
-from kingdom.backends.postgres.connection import with_timeouts
+from kingdom.backends.postgres.connection import Call, with_timeouts
 from kingdom.bus import Envelope
 from kingdom.errors import Unavailable
 from tests.integration.running import HOUR, eventually, open_bus, rows, stream
@@ -148,10 +148,11 @@ async def test_statements_of_a_session_that_the_server_ends_fail_at_once(
 ) -> None:
     async with open_bus(dsn, JOBS, connections=2) as bus:
         async with bus.pool.connection() as connection:
-            asleep = [("SELECT pg_sleep(600)", {})] * statements
-            running = None if is_idle else asyncio.create_task(connection.run(*asleep))
+            asleep: list[Call] = [("SELECT pg_sleep(600)", {})] * statements
             # An idle connection that was used before is still watched.
-            await connection.run(("SELECT 1", {})) if is_idle else await asyncio.sleep(0)
+            await connection.run(("SELECT 1", {}))
+            running = None if is_idle else asyncio.create_task(connection.run(*asleep))
+            await asyncio.sleep(0)
             await rows(bus, "SELECT pg_terminate_backend(%s, 10000)", connection.info.backend_pid)
             with pytest.raises(psycopg.OperationalError):
                 await (running or connection.run(*asleep))

@@ -2,8 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, LiteralString, TypeVar
 
 from psycopg import AsyncConnection, abc, errors
@@ -48,18 +47,15 @@ def with_timeouts(dsn: str) -> str:
     return make_conninfo(**{**_TIMEOUTS, **({"target_session_attrs": "read-write"} if several else {}), **given})
 
 
-@contextmanager
-def keep_cancellation() -> Iterator[None]:
-    """Raise CancelledError if the task is cancelled during the block, even if the block ends with another error."""
-    before = _cancellations()
-    try:
-        yield
-    except Exception:
-        if _cancellations() > before:
+class KeptCancellation:
+    """Raises CancelledError if the task is cancelled during a block, even if the block ends with another error."""
+
+    def __enter__(self) -> None:
+        self._before = _cancellations()
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if _cancellations() > self._before and (error is None or isinstance(error, Exception)):
             raise asyncio.CancelledError from None
-        raise
-    if _cancellations() > before:
-        raise asyncio.CancelledError
 
 
 class Rows:
@@ -275,7 +271,7 @@ class Connection(AsyncConnection[DictRow]):
         """Wait like the driver, but keep a cancellation."""
         self._unwatch()
         try:
-            with keep_cancellation():
+            with KeptCancellation():
                 return await super().wait(gen, interval, timeout)
         except errors.ReadOnlySqlTransaction:
             await self._leave_read_only()
@@ -289,7 +285,7 @@ class Pool(AsyncConnectionPool[Connection]):
         """Take a connection out of the pool. If the caller is cancelled meanwhile, put the connection back."""
         connection = None
         try:
-            with keep_cancellation():
+            with KeptCancellation():
                 connection = await super().getconn(timeout)
         except asyncio.CancelledError:
             if connection is not None:
@@ -305,7 +301,7 @@ class Pool(AsyncConnectionPool[Connection]):
 
     async def wait(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109 - the signature of the pool
         """Wait until the pool is ready, but keep a cancellation."""
-        with keep_cancellation():
+        with KeptCancellation():
             await super().wait(timeout)
 
 

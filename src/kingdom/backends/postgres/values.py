@@ -9,6 +9,9 @@ from psycopg import DataError
 
 def to_parameter(value: Any) -> bytes | None:
     """Return a value as text in UTF-8. The statement decides its type."""
+    # Most values are texts.
+    if type(value) is str and "\x00" not in value:
+        return value.encode()
     return None if value is None else _to_text(value).encode()
 
 
