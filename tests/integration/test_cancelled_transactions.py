@@ -26,6 +26,9 @@ EXCEPTION WHEN query_canceled THEN
 END $$
 """
 
+SESSIONS_ASLEEP: LiteralString = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+NUMBER: LiteralString = "SELECT %(number)s::int AS number, pg_backend_pid() AS session"
+
 
 async def test_a_transaction_that_is_cancelled_twice_gives_its_connection_back(dsn: str) -> None:
     entered = asyncio.Event()
@@ -117,6 +120,38 @@ async def test_an_error_that_follows_upon_a_cancellation_does_not_take_its_place
         assert sleeping.cancelled()
 
 
+async def test_cancelled_statements_end_on_the_server_and_leave_the_connection_usable(dsn: str) -> None:
+    async with open_bus(dsn, JOBS, connections=2) as bus, bus.pool.connection() as connection:
+        session = connection.info.backend_pid
+        sleeping = asyncio.create_task(connection.run(("BEGIN", {}), ("SELECT pg_sleep(600)", {}), ("COMMIT", {})))
+
+        async def is_asleep() -> bool:
+            async with bus.pool.connection() as other:
+                (asleep,) = await other.run((SESSIONS_ASLEEP, {}))
+                return asleep.tuples() == [(session,)]
+
+        await eventually(is_asleep)
+        sleeping.cancel()
+        await asyncio.wait({sleeping})
+        assert sleeping.cancelled()
+        assert not await is_asleep()
+        await connection.roll_back()
+        assert await _answers(connection, 1) == [(1, session)]
+
+
+@pytest.mark.parametrize("turns", range(TURNS))
+@pytest.mark.parametrize("statements", [1, 3])
+async def test_the_answer_to_cancelled_statements_is_not_taken_for_a_later_one(
+    dsn: str, statements: int, turns: int
+) -> None:
+    async with open_bus(dsn, JOBS, connections=1) as bus, bus.pool.connection() as connection:
+        session = connection.info.backend_pid
+        for earlier in range(2):
+            asking = asyncio.create_task(_answers(connection, *[earlier] * statements))
+            await _came_before_the_cancellation(asking, turns)
+        assert await _answers(connection, 7, 8) == [(7, session), (8, session)]
+
+
 async def _came_before_the_cancellation(task: asyncio.Task[Any], turns: int) -> bool:
     """Cancel a task after some turns of the loop, and return whether it had ended by then."""
     for _ in range(turns):
@@ -141,3 +176,9 @@ async def _in_line(bus: PostgresBus) -> asyncio.Task[Connection]:
     waiting = asyncio.create_task(bus.pool.getconn())
     await eventually(is_in_line)
     return waiting
+
+
+async def _answers(connection: Connection, *numbers: int) -> list[tuple[int, int]]:
+    """Ask for numbers, and return each with the session that has answered."""
+    answers = await connection.run(*((NUMBER, {"number": number}) for number in numbers))
+    return [row for rows in answers for row in rows.tuples()]

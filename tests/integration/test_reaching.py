@@ -12,10 +12,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from bench.servers import LOOPBACK
 from kingdom.backends.postgres import PostgresOperations, lease_renewals
 from kingdom.backends.postgres import bus as postgres_bus
-from kingdom.backends.postgres.connection import with_timeouts
+from kingdom.backends.postgres.connection import Call, with_timeouts
 from kingdom.bus import Envelope
 from kingdom.errors import Unavailable
-from tests.integration.running import HOUR, eventually, open_bus, stream
+from tests.integration.running import HOUR, eventually, open_bus, rows, stream
 from tests.patience import PATIENCE_SECONDS
 
 T = TypeVar("T")
@@ -139,3 +139,21 @@ def test_a_vanished_server_is_noticed_before_a_lease_ends() -> None:
     given = conninfo_to_dict(with_timeouts("postgresql://one/k?keepalives_idle=60"))
     assert (given["keepalives_interval"], given["keepalives_count"], given["tcp_user_timeout"]) == ("5", "3", "10000")
     assert given["keepalives_idle"] == "60"
+
+
+@pytest.mark.parametrize("statements", [1, 3])
+@pytest.mark.parametrize("is_idle", [True, False], ids=["idle", "running"])
+async def test_statements_of_a_session_that_the_server_ends_fail_at_once(
+    dsn: str, statements: int, *, is_idle: bool
+) -> None:
+    async with open_bus(dsn, JOBS, connections=2) as bus:
+        async with bus.pool.connection() as connection:
+            asleep: list[Call] = [("SELECT pg_sleep(600)", {})] * statements
+            # An idle connection that was used before is still watched.
+            await connection.run(("SELECT 1", {}))
+            running = None if is_idle else asyncio.create_task(connection.run(*asleep))
+            await asyncio.sleep(0)
+            await rows(bus, "SELECT pg_terminate_backend(%s, 10000)", connection.info.backend_pid)
+            with pytest.raises(psycopg.OperationalError):
+                await (running or connection.run(*asleep))
+        await bus.publish(Envelope(type="Job"))

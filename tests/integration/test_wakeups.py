@@ -52,6 +52,32 @@ async def test_a_publish_elsewhere_wakes_an_idle_worker(dsn: str) -> None:
         await until_all(elsewhere, "DONE", 1)
 
 
+async def test_a_publish_after_a_pause_carries_its_own_wake_up(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PostgresWakeups, "_send_soon", _never)
+    jobs = stream("jobs", "Job")
+    async with open_bus(dsn, jobs) as bus, open_bus(dsn, jobs) as elsewhere, at_work(bus, dispatcher(), poll=NEVER):
+        await listening(elsewhere)
+        await elsewhere.publish(Envelope(type="Job"))
+        await until_all(elsewhere, "DONE", 1)
+
+
+async def test_only_a_publish_after_a_pause_without_a_local_worker_carries_its_wake_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wakeups = PostgresWakeups("ears", _send_nothing, None)
+    assert wakeups.to_publish({"jobs"}, events=1) == {"jobs"}
+    wakeups.published({"jobs"}, events=1, sent={"jobs"})
+    assert wakeups.to_publish({"jobs"}, events=1) == set()
+    monkeypatch.setattr("kingdom.backends.postgres.wakeup._COALESCE_SECONDS", 0)
+    assert wakeups.to_publish({"jobs"}, events=1) == {"jobs"}
+    # The first wait takes the hint, and the second one waits.
+    await wakeups.wait({"jobs"}, NEVER)
+    await wakeups.wait({"jobs"}, timedelta(0))
+    assert wakeups.to_publish({"jobs"}, events=1) == set()
+    assert wakeups.to_publish({"jobs"}, events=2) == {"jobs"}
+    await wakeups.close()
+
+
 async def test_wake_ups_work_again_after_the_listening_connection_was_terminated(dsn: str) -> None:
     jobs = stream("jobs", "Job")
     async with open_bus(dsn, jobs) as bus, open_bus(dsn, jobs) as elsewhere, at_work(bus, dispatcher(), poll=NEVER):
@@ -86,6 +112,10 @@ async def test_a_notice_that_is_not_text_does_not_end_the_listener(dsn: str, mon
             await wakeups.wait(["jobs"], NEVER)
         await wakeups.close()
         await owner.execute("DROP DATABASE raw WITH (FORCE)")
+
+
+async def _never(_wakeups: PostgresWakeups) -> None:
+    """Send no hint after a transaction."""
 
 
 async def _send_nothing(_streams: list[str]) -> None:

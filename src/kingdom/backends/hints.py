@@ -18,14 +18,17 @@ class Hints:
         self._missed: set[str] = set()
         self._waited_at: dict[str, float] = {}
 
-    def notify(self, streams: Collection[str]) -> set[str]:
-        """Wake the waiters for these streams. Return the streams for which no task waits, or waited a moment ago."""
+    def notify(self, streams: Collection[str]) -> None:
+        """Wake the waiters for these streams."""
         for event, wanted in self._waiting.items():
             if not wanted.isdisjoint(streams):
                 event.set()
-        unheard = set(streams).difference(*self._waiting.values())
         # Keep a hint for which no task waits: a worker may be claiming just now, too early to see the event.
-        self._missed |= unheard
+        self._missed |= set(streams).difference(*self._waiting.values())
+
+    def unheard(self, streams: Collection[str]) -> set[str]:
+        """Return the streams for which no task of this process waits, or waited a moment ago."""
+        unheard = set(streams).difference(*self._waiting.values())
         recent = time.monotonic() - _RECENT_SECONDS
         return {stream for stream in unheard if self._waited_at.get(stream, -math.inf) < recent}
 

@@ -296,7 +296,7 @@ class Transaction(ABC):
 def copies_for_streams(topology: Topology, envelopes: Sequence[Envelope], at: datetime | None) -> list[EventCopy]:
     """Return a copy of each envelope for every stream that gets it. Refuse what cannot be stored."""
     copies = []
-    for envelope in map(add_trace_context, envelopes):
+    for envelope in add_trace_context(envelopes):
         refuse_unstorable(f"{envelope.type}: payload", envelope.payload)
         if envelope.attributes:
             refuse_unstorable(f"{envelope.type}: attributes", envelope.attributes)

@@ -1,6 +1,6 @@
 """Optional OpenTelemetry support: link the spans of publisher and handler across the bus."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from importlib import import_module
@@ -26,19 +26,20 @@ def _opentelemetry() -> tuple[Any, Any] | None:
     return import_module("opentelemetry.trace"), propagation.TraceContextTextMapPropagator()
 
 
-def add_trace_context(envelope: Envelope) -> Envelope:
-    """Return the envelope with the trace context of the active span. Without a span, return it unchanged."""
+def add_trace_context(envelopes: Sequence[Envelope]) -> Sequence[Envelope]:
+    """Return the envelopes with the trace context of the active span. Without a span, return them unchanged."""
     found = _opentelemetry()
     if found is None:
-        return envelope
+        return envelopes
     trace, propagator = found
     if trace.get_current_span() is trace.INVALID_SPAN:
-        return envelope
+        return envelopes
     carrier: dict[str, str] = {}
     propagator.inject(carrier)
     if TRACEPARENT not in carrier:
-        return envelope
-    return msgspec.structs.replace(envelope, attributes={**envelope.attributes, TRACEPARENT: carrier[TRACEPARENT]})
+        return envelopes
+    context = {TRACEPARENT: carrier[TRACEPARENT]}
+    return [msgspec.structs.replace(each, attributes={**each.attributes, **context}) for each in envelopes]
 
 
 def handler_spans() -> Callable[[Delivery], AbstractContextManager[object]]:

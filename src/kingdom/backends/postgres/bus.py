@@ -106,6 +106,7 @@ class PostgresBus(Bus):
             connection_class=Connection,
             kwargs={
                 "autocommit": True,
+                "client_encoding": "utf8",
                 "row_factory": dict_row,
                 "prepare_threshold": None if through_pgbouncer else 1,
             },
@@ -211,16 +212,20 @@ class PostgresBus(Bus):
         return transaction.duplicates
 
     async def _publish_alone(self, name: str, parameters: Mapping[str, Any], copies: Sequence[EventCopy]) -> int | None:
-        """Publish copies by one statement that commits by itself, and return how many rows it has returned.
+        """Publish copies by one statement in one round trip, and return how many rows it has returned.
 
         Return None if nothing is published, because a stream already has one of the copies.
         """
+        streams = {copy.stream.name for copy in copies}
+        calls: list[Call] = [(self.queries[name], parameters)]
+        if hints := self._wakeups.to_publish(streams, events=len(copies)):
+            calls.append(self._notify_call("notify_at_commit", hints))
         with translate_errors():
             try:
-                found = await self._execute_alone(name, parameters)
+                found = await self._execute_alone(*calls)
             except (DivisionByZero, UniqueViolation):
                 return None
-        self._wakeups.published({copy.stream.name for copy in copies}, events=len(copies))
+        self._wakeups.published(streams, events=len(copies), sent=hints)
         return found
 
     @asynccontextmanager
@@ -338,11 +343,11 @@ class PostgresBus(Bus):
             # Behind PgBouncer the session may have another default isolation level.
             return (await connection.run_and_commit(*self._opening, call))[-1]
 
-    async def _execute_alone(self, name: str, parameters: Mapping[str, Any]) -> int:
+    async def _execute_alone(self, *calls: Call) -> int:
+        """Run statements that commit together, and return how many rows the first one has returned."""
         connection = await self.pool.getconn()
         try:
-            (rows,) = await connection.run((self.queries[name], parameters))
-            return len(rows)
+            return len((await connection.run(*calls))[0])
         finally:
             await self.pool.putconn(connection)
 
@@ -367,11 +372,14 @@ class PostgresBus(Bus):
         await connection.execute(f"SET idle_in_transaction_session_timeout = {self._idle_limit_ms:d}")
 
     async def _notify(self, streams: list[str]) -> None:
-        parameters = {"channel": self._wakeups.channel, "streams": to_json(streams)}
+        call = self._notify_call("notify", streams)
         if self._through_pgbouncer:
-            await self._execute("notify", parameters)
+            await self._execute("notify", call[1])
         else:
-            await self._execute_alone("notify", parameters)
+            await self._execute_alone(call)
+
+    def _notify_call(self, name: str, streams: Collection[str]) -> Call:
+        return self.queries[name], {"channel": self._wakeups.channel, "streams": to_json(sorted(streams))}
 
     async def _raise_tokens(self, connection: Connection) -> None:
         """Make new tokens higher than the clock and all tokens that this process has seen. Log lost transactions."""

@@ -2,8 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, LiteralString, TypeVar
 
 from psycopg import AsyncConnection, abc, errors
@@ -11,9 +10,9 @@ from psycopg.abc import PQGen
 from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import error_from_result
-from psycopg.generators import execute, fetch, send
-from psycopg.pq import ExecStatus, TransactionStatus
-from psycopg.pq.abc import PGconn, PGresult
+from psycopg.generators import send
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGresult
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 
@@ -23,8 +22,13 @@ from kingdom.errors import Transient
 
 # A statement and its parameters.
 Call = tuple[LiteralString, Mapping[str, Any]]
+# The name of a prepared statement, or None, its text, and the values of its parameters.
+_Bound = tuple[bytes | None, bytes, list[bytes | None]]
 _COMMIT: Call = ("COMMIT", {})
+_SUCCESSES = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 CONNECT_SECONDS = 5
+# How long the server may take to end the statements of a cancelled task.
+_CANCEL_SECONDS = 5.0
 # A half-open connection must be noticed well before a lease ends. Only tcp_user_timeout is in milliseconds.
 _TIMEOUTS: dict[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
@@ -43,18 +47,15 @@ def with_timeouts(dsn: str) -> str:
     return make_conninfo(**{**_TIMEOUTS, **({"target_session_attrs": "read-write"} if several else {}), **given})
 
 
-@contextmanager
-def keep_cancellation() -> Iterator[None]:
-    """Raise CancelledError if the task is cancelled during the block, even if the block ends with another error."""
-    before = _cancellations()
-    try:
-        yield
-    except Exception:
-        if _cancellations() > before:
+class KeptCancellation:
+    """Raises CancelledError if the task is cancelled during a block, even if the block ends with another error."""
+
+    def __enter__(self) -> None:
+        self._before = _cancellations()
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if _cancellations() > self._before and (error is None or isinstance(error, Exception)):
             raise asyncio.CancelledError from None
-        raise
-    if _cancellations() > before:
-        raise asyncio.CancelledError
 
 
 class Rows:
@@ -63,8 +64,11 @@ class Rows:
     def __init__(self, result: PGresult, transformer: abc.Transformer) -> None:
         self._result = result
         self._transformer = transformer
-        # What the server has done, such as "COMMIT".
-        self.command = (result.command_status or b"").decode()
+
+    @property
+    def command(self) -> bytes | None:
+        """What the server has done, such as "COMMIT"."""
+        return self._result.command_status
 
     def __len__(self) -> int:
         return self._result.ntuples
@@ -94,6 +98,9 @@ class Connection(AsyncConnection[DictRow]):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._transformer: abc.Transformer | None = None
+        # The socket that the event loop watches, and the future of a task that waits for an answer from there.
+        self._watched: int | None = None
+        self._answer: asyncio.Future[None] | None = None
         # The names of the statements that are prepared, by their text.
         self._names: dict[bytes, bytes] = {}
         self._numbers = itertools.count()
@@ -117,7 +124,7 @@ class Connection(AsyncConnection[DictRow]):
     async def run_and_commit(self, *calls: Call) -> list[Rows]:
         """Run the last statements of a transaction and commit it, in one round trip."""
         *found, end = await self.run(*calls, _COMMIT)
-        if end.command != "COMMIT":
+        if end.command != b"COMMIT":
             raise Transient("a statement of this transaction failed, so the database has rolled it back")
         return found
 
@@ -125,59 +132,149 @@ class Connection(AsyncConnection[DictRow]):
         """Run statements in one round trip, and return the rows of each."""
         return [rows.dicts() for rows in await self.run(*calls)]
 
+    async def notices(self) -> AsyncIterator[str]:
+        """Yield the texts of notifications. Unlike `notifies` of the driver, this does not wake up without one."""
+        while True:
+            while notice := self.pgconn.notifies():
+                yield notice.extra.decode()
+            await self._wait_for_answer()
+
     async def roll_back(self) -> None:
         """Roll back an open transaction. Unlike `rollback` of the driver, this keeps what is prepared."""
         if self.pgconn.transaction_status != TransactionStatus.IDLE:
-            await self.wait(self._send([(None, b"ROLLBACK", [])]))
+            await self._exchange([(None, b"ROLLBACK", [])])
 
     async def _run(self, calls: Sequence[Call]) -> list[Rows]:
-        encoding, bound = self.info.encoding, []
+        bound: list[_Bound] = []
         for sql, parameters in calls:
             text, names = numbered(sql)
             values = [to_parameter(parameters[name]) for name in names]
-            prepared = await self._prepare(text) if self.prepare_threshold is not None else None
-            bound.append((prepared, text, [None if value is None else value.encode(encoding) for value in values]))
+            bound.append((await self._prepare(text) if self.prepare_threshold is not None else None, text, values))
         if self._transformer is None:
             self._transformer = Transformer(self)
-        return [Rows(result, self._transformer) for result in await self.wait(self._send(bound))]
+        return [Rows(result, self._transformer) for result in await self._exchange(bound)]
 
     async def _prepare(self, text: bytes) -> bytes:
-        if text not in self._names:
+        name = self._names.get(text)
+        if name is None:
             name = b"kingdom_%d" % next(self._numbers)
-            await self.wait(self._send_prepare(name, text))
+            self.pgconn.send_prepare(name, text)
+            await self._results(pipelined=False)
             self._names[text] = name
-        return self._names[text]
+        return name
 
-    def _send_prepare(self, name: bytes, text: bytes) -> PQGen[None]:
-        self.pgconn.send_prepare(name, text)
-        _check((yield from execute(self.pgconn)), self.info.encoding)
-
-    def _send(self, bound: Sequence["tuple[bytes | None, bytes, list[bytes | None]]"]) -> PQGen[list[PGresult]]:
-        pgconn = self.pgconn
-        if len(bound) > 1:
+    async def _exchange(self, bound: Sequence[_Bound]) -> list[PGresult]:
+        """Send statements, and return the result of each."""
+        pgconn, pipelined = self.pgconn, len(bound) > 1
+        if pipelined:
             pgconn.enter_pipeline_mode()
         for name, text, values in bound:
             if name is None:
                 pgconn.send_query_params(text, values)
             else:
                 pgconn.send_query_prepared(name, values)
-        if len(bound) > 1:
+        if pipelined:
             pgconn.pipeline_sync()
-            results = yield from _pipeline_results(pgconn)
-            pgconn.exit_pipeline_mode()
-        else:
-            results = yield from execute(pgconn)
-        _check(results, self.info.encoding)
+        return await self._results(pipelined=pipelined)
+
+    async def _results(self, *, pipelined: bool) -> list[PGresult]:
+        """Return the results of all statements that were sent, and raise the first error among them."""
+        try:
+            if self.pgconn.flush():
+                await self.wait(send(self.pgconn))
+            results = await self._receive(pipelined=pipelined)
+        except asyncio.CancelledError:
+            await self._abandon(pipelined=pipelined)
+            raise
+        for result in results:
+            if result.status not in _SUCCESSES:
+                error = error_from_result(result)
+                if isinstance(error, errors.ReadOnlySqlTransaction):
+                    await self._leave_read_only()
+                raise error
         return results
+
+    async def _receive(self, *, pipelined: bool) -> list[PGresult]:
+        pgconn, results = self.pgconn, list[PGresult]()
+        while True:
+            while pgconn.is_busy():
+                await self._wait_for_answer()
+            result = pgconn.get_result()
+            if result is None:
+                if not pipelined:
+                    return results
+                # In a pipeline, this separates the results of two statements, unless the connection is lost.
+                if pgconn.status != ConnStatus.OK:
+                    raise errors.OperationalError(pgconn.get_error_message())
+            elif result.status == ExecStatus.PIPELINE_SYNC:
+                pgconn.exit_pipeline_mode()
+                return results
+            else:
+                results.append(result)
+
+    async def _abandon(self, *, pipelined: bool) -> None:
+        """Cancel the statements that run, and read their results. If that fails, close the connection."""
+        if self.pgconn.transaction_status != TransactionStatus.ACTIVE:
+            return
+        try:
+            async with asyncio.timeout(_CANCEL_SECONDS):
+                await self.cancel_safe(timeout=_CANCEL_SECONDS)
+                await self._receive(pipelined=pipelined)
+        except (TimeoutError, errors.Error):
+            await self.close()
+
+    async def _wait_for_answer(self) -> None:
+        """Wait until a result is complete. The loop keeps watching the socket, since adding it again costs more."""
+        loop = asyncio.get_running_loop()
+        if self._watched is None:
+            self._watched = self.pgconn.socket
+            loop.add_reader(self._watched, self._read)
+        self._answer = loop.create_future()
+        try:
+            await self._answer
+        finally:
+            self._answer = None
+
+    def _read(self) -> None:
+        """Read what the server has sent."""
+        answer = self._answer
+        if answer is None or answer.done():
+            # Without a task that waits, this is the end of the connection, which its next use will notice.
+            self._unwatch()
+            return
+        try:
+            self.pgconn.consume_input()
+        except errors.Error as error:
+            # libpq has closed the socket.
+            self._unwatch()
+            answer.set_exception(error)
+        else:
+            if not self.pgconn.is_busy():
+                answer.set_result(None)
+
+    def _unwatch(self) -> None:
+        """Stop watching the socket. It must not be closed, nor the driver wait for it, before."""
+        if self._watched is not None:
+            asyncio.get_running_loop().remove_reader(self._watched)
+            self._watched = None
+
+    async def _leave_read_only(self) -> None:
+        self.met_read_only = True
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self._unwatch()
+        await super().close()
 
     async def wait(self, gen: PQGen[_Answer], interval: float = 0.1, timeout: float | None = None) -> _Answer:  # noqa: ASYNC109 - the signature of the driver
         """Wait like the driver, but keep a cancellation."""
+        self._unwatch()
         try:
-            with keep_cancellation():
+            with KeptCancellation():
                 return await super().wait(gen, interval, timeout)
         except errors.ReadOnlySqlTransaction:
-            self.met_read_only = True
-            await self.close()
+            await self._leave_read_only()
             raise
 
 
@@ -188,7 +285,7 @@ class Pool(AsyncConnectionPool[Connection]):
         """Take a connection out of the pool. If the caller is cancelled meanwhile, put the connection back."""
         connection = None
         try:
-            with keep_cancellation():
+            with KeptCancellation():
                 connection = await super().getconn(timeout)
         except asyncio.CancelledError:
             if connection is not None:
@@ -204,7 +301,7 @@ class Pool(AsyncConnectionPool[Connection]):
 
     async def wait(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109 - the signature of the pool
         """Wait until the pool is ready, but keep a cancellation."""
-        with keep_cancellation():
+        with KeptCancellation():
             await super().wait(timeout)
 
 
@@ -221,27 +318,6 @@ class JoinedConnection:
             cursor = await self.cursor(row_factory=dict_row).execute(sql, parameters)
             found.append(await cursor.fetchall() if cursor.description else [])
         return found
-
-
-def _pipeline_results(pgconn: PGconn) -> PQGen[list[PGresult]]:
-    """Send what is queued, and collect the results of all statements until the end of the pipeline."""
-    yield from send(pgconn)
-    results: list[PGresult] = []
-    while True:
-        result = yield from fetch(pgconn)
-        # Between the results of two statements there is nothing.
-        if result is None:
-            continue
-        if result.status == ExecStatus.PIPELINE_SYNC:
-            return results
-        results.append(result)
-
-
-def _check(results: Sequence[PGresult], encoding: str) -> None:
-    """Raise the first error."""
-    for result in results:
-        if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
-            raise error_from_result(result, encoding)
 
 
 def _cancellations() -> int:

@@ -1,7 +1,6 @@
 """Turn errors of PostgreSQL and its driver into errors of the bus."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import psycopg
 from psycopg import errors
@@ -24,21 +23,25 @@ _LOST_STATES = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", 
 _LIMIT_CLASS = "54"
 
 
-@contextmanager
-def translate_errors() -> Iterator[None]:
+class _Translation:
+    """A class costs less than a generator, and every statement needs one."""
+
+    def __enter__(self) -> None:
+        """Enter the block."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, psycopg.Error) and (meaning := _translate(error)):
+            raise meaning from error
+
+
+def translate_errors() -> AbstractContextManager[None]:
     """Raise errors of the bus instead of errors of the driver. Programming errors stay as they are."""
-    try:
-        yield
-    except (PoolTimeout, PoolClosed) as error:
-        raise Unavailable(f"cannot get a connection to the database: {error}") from error
-    except psycopg.Error as error:
-        meaning = _translate(error)
-        if meaning is None:
-            raise
-        raise meaning from error
+    return _Translation()
 
 
 def _translate(error: psycopg.Error) -> KingdomError | None:
+    if isinstance(error, PoolTimeout | PoolClosed):
+        return Unavailable(f"cannot get a connection to the database: {error}")
     # Without an SQLSTATE the error comes from the driver: a broken connection, a partial answer, or an invalid value.
     state = error.sqlstate or ""
     primary = error.diag.message_primary or str(error)

@@ -7,7 +7,7 @@ from typing import Any, LiteralString, cast
 from psycopg.errors import DivisionByZero, UniqueViolation
 from psycopg.rows import DictRow
 
-from kingdom.backends.postgres.connection import Call, Connection, JoinedConnection, keep_cancellation
+from kingdom.backends.postgres.connection import Call, Connection, JoinedConnection, KeptCancellation
 from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.rows import (
     carried_rows,
@@ -211,7 +211,7 @@ class PostgresTransaction(Transaction):
         lines = "".join(map(event_table_line, copies))
         try:
             # After a cancellation, the end of the COPY may fail. This error must not replace the cancellation.
-            with keep_cancellation():
+            with KeptCancellation():
                 async with self._connection.cursor().copy(self._queries["copy_fresh"]) as copying:
                     await copying.write(lines)
         except UniqueViolation:
@@ -330,7 +330,7 @@ class PostgresTransaction(Transaction):
     async def _publish_staged(self, copies: Sequence[EventCopy]) -> None:
         await self._run((self._queries["stage"], {}))
         # After a cancellation, the end of the COPY may fail. This error must not replace the cancellation.
-        with keep_cancellation():
+        with KeptCancellation():
             async with self._connection.cursor().copy(self._queries["copy_stage"]) as copying:
                 for number, copy in enumerate(copies):
                     await copying.write_row(staging_table_row(number, copy))

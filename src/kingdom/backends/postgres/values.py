@@ -1,6 +1,5 @@
 """Write the values of parameters as PostgreSQL reads them. This module does no I/O."""
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -8,13 +7,21 @@ from uuid import UUID
 from psycopg import DataError
 
 
-def to_parameter(value: Any) -> str | None:
-    """Return the text of a value. The statement decides its type."""
+def to_parameter(value: Any) -> bytes | None:
+    """Return a value as text in UTF-8. The statement decides its type."""
+    # Most values are texts.
+    if type(value) is str and "\x00" not in value:
+        return value.encode()
+    return None if value is None else _to_text(value).encode()
+
+
+def _to_text(value: Any) -> str:
     match value:
-        case None:
-            return None
         case str():
-            return _text(value)
+            # libpq would silently cut the text there.
+            if "\x00" in value:
+                raise DataError("PostgreSQL cannot store a NUL character")
+            return value
         case bool():
             return "true" if value else "false"
         case int() | UUID():
@@ -24,26 +31,15 @@ def to_parameter(value: Any) -> str | None:
         case timedelta():
             return f"{value.total_seconds():f} seconds"
         case list():
-            return _array(value)
+            return f"{{{','.join(map(_element, value))}}}"
     raise TypeError(f"no parameter of a statement: {type(value).__name__}")
 
 
-def _array(values: Sequence[Any]) -> str:
-    return f"{{{','.join(map(_element, values))}}}"
-
-
 def _element(value: Any) -> str:
-    text = to_parameter(value)
-    if text is None:
+    if value is None:
         return "NULL"
+    text = _to_text(value)
     if isinstance(value, str):
         escaped = text.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
-    return text
-
-
-def _text(text: str) -> str:
-    # libpq would silently cut the text there.
-    if "\x00" in text:
-        raise DataError("PostgreSQL cannot store a NUL character")
     return text

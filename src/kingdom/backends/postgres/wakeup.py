@@ -1,6 +1,12 @@
-"""Send and receive wake-ups by NOTIFY. They are sent after the transaction, and a lost wake-up only costs time."""
+"""Send and receive wake-ups by NOTIFY. A lost wake-up only costs time.
+
+A commit with a NOTIFY waits for all other such commits of the server. So wake-ups are sent after the transaction. Only
+after a pause they are part of the transaction that publishes, and arrive earlier.
+"""
 
 import asyncio
+import math
+import time
 from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
 
@@ -10,7 +16,7 @@ from psycopg.rows import dict_row
 from kingdom.backends.hints import Hints
 from kingdom.backends.postgres.connection import Connection
 
-# Hints that come within this time are sent together.
+# Hints that come within this time are sent together. A longer time without hints is a pause.
 _COALESCE_SECONDS = 0.01
 _RECONNECT_SECONDS = 1.0
 # Closing does not wait longer than this for the last hint.
@@ -29,18 +35,35 @@ class PostgresWakeups:
         self._sender: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
         self._hints = Hints()
+        self._published_at = -math.inf
 
-    def published(self, streams: Collection[str], *, events: int | None = None) -> None:
+    def to_publish(self, streams: Collection[str], *, events: int) -> set[str]:
+        """Return the streams whose hints should be sent by the transaction that publishes some events to them."""
+        if self._unsent or time.monotonic() - self._published_at < _COALESCE_SECONDS:
+            return set()
+        return self._needing_others(streams, events)
+
+    def published(
+        self, streams: Collection[str], *, events: int | None = None, sent: Collection[str] = frozenset()
+    ) -> None:
         """Wake the workers of this process now, and those of other processes within milliseconds.
 
-        A single event needs no other process if a worker of this process waits for it, or waited a moment ago.
+        The hints for the streams in `sent` are already sent.
         """
         if not streams:
             return
-        unheard = self._hints.notify(streams)
-        self._unsent |= unheard if events == 1 else set(streams)
+        self._unsent |= self._needing_others(streams, events).difference(sent)
+        self._hints.notify(streams)
+        self._published_at = time.monotonic()
         if self._unsent and (self._sender is None or self._sender.done()):
             self._sender = asyncio.create_task(self._send_soon(), name="kingdom-notify")
+
+    def _needing_others(self, streams: Collection[str], events: int | None) -> set[str]:
+        """Return the streams whose workers in other processes should wake up.
+
+        A single event needs no other process if a worker of this process waits for it, or waited a moment ago.
+        """
+        return self._hints.unheard(streams) if events == 1 else set(streams)
 
     def left_due(self, streams: Collection[str]) -> None:
         """Let the next wait for these streams end at once, because a claim or a settlement may have left due events."""
@@ -84,8 +107,8 @@ class PostgresWakeups:
                     await connection.execute(f'LISTEN "{self.channel}"')
                     # Hints that were sent before this LISTEN are lost, so wake all workers once.
                     self._hints.notify_all()
-                    async for notice in connection.notifies():
-                        self._hints.notify([notice.payload])
+                    async for stream in connection.notices():
+                        self._hints.notify([stream])
             except Exception as error:  # noqa: BLE001 - after any error, listening must be tried again
                 _log.warning("wake-ups interrupted; workers poll meanwhile", error=str(error))
                 await asyncio.sleep(_RECONNECT_SECONDS)
