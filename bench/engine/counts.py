@@ -60,10 +60,10 @@ class CountingBus(ExplainedBus):
         await super()._configure(connection)
         run = connection.run
 
-        async def run_and_count(*calls: Call) -> list[Rows]:
+        async def run_and_count(*calls: Call, commit_each: bool = False) -> list[Rows]:
             self.round_trips["all"] += 1
             self.transaction_commands.update(sql for sql, _ in calls if sql.startswith(_TRANSACTION_COMMANDS))
-            return await run(*calls)
+            return await run(*calls, commit_each=commit_each)
 
         connection.run = run_and_count  # type: ignore[method-assign]  # only this connection counts
 

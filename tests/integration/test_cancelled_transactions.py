@@ -140,14 +140,14 @@ async def test_cancelled_statements_end_on_the_server_and_leave_the_connection_u
 
 
 @pytest.mark.parametrize("turns", range(TURNS))
-@pytest.mark.parametrize("statements", [1, 3])
+@pytest.mark.parametrize(("statements", "commit_each"), [(1, False), (3, False), (3, True)])
 async def test_the_answer_to_cancelled_statements_is_not_taken_for_a_later_one(
-    dsn: str, statements: int, turns: int
+    dsn: str, statements: int, turns: int, *, commit_each: bool
 ) -> None:
     async with open_bus(dsn, JOBS, connections=1) as bus, bus.pool.connection() as connection:
         session = connection.info.backend_pid
         for earlier in range(2):
-            asking = asyncio.create_task(_answers(connection, *[earlier] * statements))
+            asking = asyncio.create_task(_answers(connection, *[earlier] * statements, commit_each=commit_each))
             await _came_before_the_cancellation(asking, turns)
         assert await _answers(connection, 7, 8) == [(7, session), (8, session)]
 
@@ -178,7 +178,7 @@ async def _in_line(bus: PostgresBus) -> asyncio.Task[Connection]:
     return waiting
 
 
-async def _answers(connection: Connection, *numbers: int) -> list[tuple[int, int]]:
+async def _answers(connection: Connection, *numbers: int, commit_each: bool = False) -> list[tuple[int, int]]:
     """Ask for numbers, and return each with the session that has answered."""
-    answers = await connection.run(*((NUMBER, {"number": number}) for number in numbers))
+    answers = await connection.run(*((NUMBER, {"number": number}) for number in numbers), commit_each=commit_each)
     return [row for rows in answers for row in rows.tuples()]

@@ -48,7 +48,7 @@ THINGS = RecordKind(
 PARTS = RecordKind(name="part", directories={"open": "parts"}, indexes=INDEXES)
 Act = Callable[[ExplainedBus], Awaitable[None]]
 # Settings and COPY have no plan.
-PLANLESS = {"isolation", "log_horizon", "log_lag", "stage", "copy_stage", "copy_fresh", "notify", "notify_at_commit"}
+PLANLESS = {"isolation", "log_horizon", "log_lag", "stage", "copy_stage", "copy_fresh", "notify"}
 HOT_FILES = ("claim.sql", "lease.sql", "log.sql", "publish.sql", "record.sql", "settle.sql")
 FILLINGS = (
     """INSERT INTO kingdom.record (kind, id, version, state, owner, due_at, doc)

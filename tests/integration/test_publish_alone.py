@@ -4,6 +4,7 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from psycopg.errors import UniqueViolation
 
 from bench.explain import ExplainedBus
 from kingdom.backends.postgres.transaction import COPY_FRESH_FROM_ROWS
@@ -80,3 +81,17 @@ async def test_one_ordered_event_that_is_given_twice_is_published_once(dsn: str)
         first = step("a")
         assert [copy.envelope for copy in await bus.publish(first, first)] == [first]
         assert await statuses(bus) == {"PENDING": 1}
+
+
+@pytest.mark.parametrize("commit_each", [False, True])
+async def test_statements_of_one_round_trip_commit_together_unless_each_commits_by_itself(
+    dsn: str, *, commit_each: bool
+) -> None:
+    async with open_bus(dsn, JOBS) as bus:
+        await rows(bus, "CREATE TABLE numbers (number int PRIMARY KEY)")
+        statements = [("INSERT INTO numbers VALUES (%(number)s)", {"number": number}) for number in (1, 1, 2)]
+        async with bus.pool.connection() as connection:
+            with pytest.raises(UniqueViolation):
+                await connection.run(*statements, commit_each=commit_each)
+        stored = await rows(bus, "SELECT number FROM numbers ORDER BY 1")
+        assert [row["number"] for row in stored] == ([1, 2] if commit_each else [])

@@ -219,7 +219,7 @@ class PostgresBus(Bus):
         streams = {copy.stream.name for copy in copies}
         calls: list[Call] = [(self.queries[name], parameters)]
         if hints := self._wakeups.to_publish(streams, events=len(copies)):
-            calls.append(self._notify_call("notify_at_commit", hints))
+            calls.append(self._notify_call(hints))
         with translate_errors():
             try:
                 found = await self._execute_alone(*calls)
@@ -344,10 +344,10 @@ class PostgresBus(Bus):
             return (await connection.run_and_commit(*self._opening, call))[-1]
 
     async def _execute_alone(self, *calls: Call) -> int:
-        """Run statements that commit together, and return how many rows the first one has returned."""
+        """Run statements that each commit by themselves, and return how many rows the first one has returned."""
         connection = await self.pool.getconn()
         try:
-            return len((await connection.run(*calls))[0])
+            return len((await connection.run(*calls, commit_each=True))[0])
         finally:
             await self.pool.putconn(connection)
 
@@ -372,14 +372,14 @@ class PostgresBus(Bus):
         await connection.execute(f"SET idle_in_transaction_session_timeout = {self._idle_limit_ms:d}")
 
     async def _notify(self, streams: list[str]) -> None:
-        call = self._notify_call("notify", streams)
+        call = self._notify_call(streams)
         if self._through_pgbouncer:
             await self._execute("notify", call[1])
         else:
             await self._execute_alone(call)
 
-    def _notify_call(self, name: str, streams: Collection[str]) -> Call:
-        return self.queries[name], {"channel": self._wakeups.channel, "streams": to_json(sorted(streams))}
+    def _notify_call(self, streams: Collection[str]) -> Call:
+        return self.queries["notify"], {"channel": self._wakeups.channel, "streams": to_json(sorted(streams))}
 
     async def _raise_tokens(self, connection: Connection) -> None:
         """Make new tokens higher than the clock and all tokens that this process has seen. Log lost transactions."""

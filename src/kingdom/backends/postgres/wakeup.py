@@ -1,7 +1,7 @@
 """Send and receive wake-ups by NOTIFY. A lost wake-up only costs time.
 
-A commit with a NOTIFY waits for all other such commits of the server. So wake-ups are sent after the transaction. Only
-after a pause they are part of the transaction that publishes, and arrive earlier.
+A commit with a NOTIFY waits for all other such commits of the server. So a wake-up has a transaction of its own, which
+does not wait for the disk. After a pause it goes out in the round trip of the publish, and arrives earlier.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class PostgresWakeups:
         self._published_at = -math.inf
 
     def to_publish(self, streams: Collection[str], *, events: int) -> set[str]:
-        """Return the streams whose hints should be sent by the transaction that publishes some events to them."""
+        """Return the streams whose hints should be sent in the round trip that publishes some events to them."""
         if self._unsent or time.monotonic() - self._published_at < _COALESCE_SECONDS:
             return set()
         return self._needing_others(streams, events)

@@ -160,7 +160,3 @@ SELECT copies.n FROM pg_temp.outbox_staged copies
 -- Wake the workers of other processes. A lost wake-up costs one polling period, so its commit does not wait for the disk.
 WITH fast_commit AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
 SELECT pg_notify(%(channel)s, stream) FROM fast_commit, jsonb_array_elements_text(%(streams)s::jsonb) AS stream;
-
--- name: notify_at_commit
--- Do the same when the transaction commits, which waits for the disk.
-SELECT pg_notify(%(channel)s, stream) FROM jsonb_array_elements_text(%(streams)s::jsonb) AS stream;
