@@ -243,6 +243,24 @@ async def test_a_second_courier_takes_over_when_the_first_stops(bus: PostgresBus
     assert numbers(brokers) == [1, 2]
 
 
+async def test_a_courier_waits_until_the_brokers_show_a_new_topic(
+    bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, first_answers = Brokers.count_partitions, [dict[str, int]()]
+
+    def show_later(brokers: Brokers, topics: list[str]) -> dict[str, int]:
+        return first_answers.pop() if first_answers else count(brokers, topics)
+
+    monkeypatch.setattr(Brokers, "count_partitions", show_later)
+    courier = Courier(bus, brokers)
+    running = asyncio.create_task(courier.run())
+    await bus.publish(placed(1))
+    await send_everything(courier, 1)
+    courier.stop()
+    await running
+    assert first_answers == []
+
+
 @pytest.mark.kafka
 async def test_the_topics_of_another_store_are_refused(brokers: Brokers) -> None:
     owner, stranger = writer(brokers, uuid4()), writer(brokers, uuid4())

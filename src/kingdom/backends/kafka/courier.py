@@ -14,7 +14,7 @@ from kingdom.backends.kafka.brokers import Brokers
 from kingdom.backends.kafka.topic_writer import CourierFenced, SentPosition, TopicWriter, cursor_topic
 from kingdom.backends.postgres.bus import PostgresBus
 from kingdom.backends.postgres.courier_queue import CourierQueue, CourierTerm, Tick
-from kingdom.errors import Misconfigured, Transient
+from kingdom.errors import Misconfigured, Transient, Unavailable
 
 # Another courier takes over if this one does not report for so long. A courier that only hangs is then fenced.
 LEASE = timedelta(seconds=10)
@@ -115,6 +115,9 @@ class Courier:
         wanted = dict.fromkeys(topics, self._brokers.partitions) | {cursor_topic(self._brokers): 1}
         await asyncio.to_thread(self._brokers.create_topics, wanted)
         counts = await asyncio.to_thread(self._brokers.count_partitions, topics)
+        if missing := [topic for topic in topics if not counts.get(topic)]:
+            # The brokers show a new topic some time after they have created it.
+            raise Unavailable(f"the brokers do not show the topics {', '.join(missing)} yet")
         known = {topic: await self._queue.know_topic(topic, count) for topic, count in counts.items()}
         for topic, count in known.items():
             if counts[topic] < count:

@@ -107,7 +107,7 @@ async def role(  # noqa: PLR0913 - one parameter per option
 
     Example: kingdom role host --name box --slots 4
 
-    Example: kingdom --app orders:app role courier
+    Example: kingdom role courier
 
     JSON: log lines, one object each, on standard error.
     """
