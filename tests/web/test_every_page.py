@@ -1,4 +1,4 @@
-"""Every page in the browser: nobody is excluded, no text of strangers executes, and no phone scrolls sideways."""
+"""Every page in the browser: everyone can use it, no text of strangers executes, and no phone scrolls sideways."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The pages about the court and its bus: what they show, to whom they offer what, and what they cost."""
+"""The pages about the court and its bus: what they show, which acts they offer, and what they cost."""
 
 import re
 from collections.abc import AsyncIterator
@@ -90,7 +90,7 @@ async def test_the_bus_shows_streams_and_dead_letters_with_their_history(site: S
     assert 'data-act="/api/v1/bus/streams/court.event/pause"' in page
     assert f"/bus/dead-letters/{dead}?stream=court.event" in page
     letter = f"/bus/dead-letters/{dead}"
-    assert "Nobody has redriven or patched it" in (await look(site, letter)).text
+    assert "It has not been patched or redriven" in (await look(site, letter)).text
     program = site.bearing(await site.token("ci"))
     patched = await program.post(f"/api/v1{letter}/patch", {"payload": {"event_id": "evt-patched-1"}})
     assert patched.status == 200, patched.text

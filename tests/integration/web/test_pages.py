@@ -1,4 +1,4 @@
-"""Pages without a browser: what they show, to whom they offer what, and what they cost."""
+"""Pages without a browser: what they show, which acts they offer, and what they cost."""
 
 import re
 from collections.abc import AsyncIterator

@@ -1,18 +1,20 @@
 """Events and assignments: what was decided about them and why, and what became of them."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import web
 
-from kingdom.actions.listings import list_records, records_query
+from kingdom.actions.listings import RecordPage, list_records, records_query
+from kingdom.bus import RecordKind
 from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, ExternalEvent, Priority
 from kingdom.court.explain.timeline_builder import subject_of
 from kingdom.court.king.outcomes import UNROUTED
 from kingdom.court.records import ASSIGNMENTS, EVENTS, load
 from kingdom.web.api.court import AssignmentsQuery, EventsQuery, show_event_why
-from kingdom.web.pages.frame import html_response, open_page
+from kingdom.web.pages.frame import PageFrame, html_response, open_page
 from kingdom.web.pages.wording import StateWord
 from kingdom.web.route import ApiCall
 
@@ -65,11 +67,7 @@ def assignment_word(status: str) -> StateWord:
 async def show_events(call: ApiCall) -> web.Response:
     """Show events with the decisions about them."""
     query: EventsQuery = call.query
-    first = records_query(EVENTS, state=query.status, after=query.after, limit=query.limit, descending=True)
-    async with open_page(call, "/events", [first]) as page:
-        found = await list_records(
-            page.transaction, EVENTS, state=query.status, after=query.after, limit=query.limit, descending=True
-        )
+    async with _open_list(call, EVENTS) as (page, found):
         return page.render(
             "events.html",
             events=sorted(found.read(ExternalEvent), key=lambda event: event.created_at, reverse=True),
@@ -107,11 +105,7 @@ async def show_why(call: ApiCall) -> web.Response:
 async def show_assignments(call: ApiCall) -> web.Response:
     """Show assignments, the newest first."""
     query: AssignmentsQuery = call.query
-    first = records_query(ASSIGNMENTS, state=query.status, after=query.after, limit=query.limit, descending=True)
-    async with open_page(call, "/events", [first]) as page:
-        found = await list_records(
-            page.transaction, ASSIGNMENTS, state=query.status, after=query.after, limit=query.limit, descending=True
-        )
+    async with _open_list(call, ASSIGNMENTS) as (page, found):
         shown = [each for each in found.read(Assignment) if query.general in ("", each.target_general)]
         return page.render(
             "assignments.html",
@@ -136,6 +130,17 @@ async def show_assignment(call: ApiCall) -> web.Response:
             subject=subject_of(assignment.payload),
             document=_indented(assignment.payload),
         )
+
+
+@asynccontextmanager
+async def _open_list(call: ApiCall, kind: RecordKind) -> AsyncIterator[tuple[PageFrame, RecordPage]]:
+    """Begin a page of events or assignments, and read its records, the newest first."""
+    query: EventsQuery | AssignmentsQuery = call.query
+    state, after, limit = query.status, query.after, query.limit
+    first = records_query(kind, state=state, after=after, limit=limit, descending=True)
+    async with open_page(call, "/events", [first]) as page:
+        found = await list_records(page.transaction, kind, state=state, after=after, limit=limit, descending=True)
+        yield page, found
 
 
 def _address(path: str, **values: str | None) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from kingdom.access.rights import Visitor
 from kingdom.actions.runs import describe_activity
 from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Transaction
@@ -103,5 +102,5 @@ def _environment() -> Environment:
     names = ("money", "span", "count", "ago", "left", "since", "clock", "may", "state_of")
     environment.globals |= {name: getattr(wording, name) for name in names}
     environment.globals |= {"describe_activity": describe_activity}
-    environment.globals |= {"asset": asset_url, "navigation": NAVIGATION, "nobody": Visitor(name="", rights=())}
+    environment.globals |= {"asset": asset_url, "navigation": NAVIGATION}
     return environment
