@@ -59,6 +59,22 @@ async def test_no_page_scrolls_sideways_on_a_phone(browser: Browser, site: Site)
             assert width <= PHONE[0], (path, width)
 
 
+async def test_the_button_of_a_stream_is_in_its_row_on_a_phone(browser: Browser, site: Site) -> None:
+    async with signed_in(browser, site, size=PHONE) as context:
+        page = await context.new_page()
+        await page.goto(f"{site.url}/bus")
+        row = page.locator("table.streams tr[data-row]").first
+        state = await row.locator(".state").bounding_box()
+        button = await row.get_by_role("button", name="Pause").bounding_box()
+        name = await row.locator("[data-open]").bounding_box()
+        assert state
+        assert button
+        assert name
+        assert abs(state["y"] + state["height"] / 2 - button["y"] - button["height"] / 2) < 2
+        assert button["y"] < name["y"]
+        assert button["x"] + button["width"] > 0.9 * PHONE[0]
+
+
 async def test_nothing_that_strangers_write_executes(browser: Browser, site: Site) -> None:
     assert len(PAYLOADS) >= 60
     await rename_runs(site, " ".join(PAYLOADS))

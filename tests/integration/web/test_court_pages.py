@@ -80,7 +80,10 @@ async def test_events_show_the_decision_with_its_rule_and_reason(site: Site, gen
 async def test_a_story_belongs_to_events_and_assignments(site: Site) -> None:
     await furnish_court(site.bus, site.operations)
     for path in (f"/events/{GIVEN}/story", f"/assignments/{ASSIGNED}/story"):
-        assert "What happened" in (await look(site, path)).text
+        story = (await look(site, path)).text
+        assert "What happened" in story
+        assert "The log has no entry about it." in story
+        assert "<thead>" not in story, "a table without rows has no head"
 
 
 async def test_the_bus_shows_streams_and_dead_letters_with_their_history(site: Site) -> None:

@@ -9,8 +9,7 @@ from aiohttp import web
 
 from kingdom.actions.listings import RecordPage, list_records, records_query
 from kingdom.bus import RecordKind
-from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, ExternalEvent, Priority
-from kingdom.court.explain.timeline_builder import subject_of
+from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, ExternalEvent, Priority, title_of
 from kingdom.court.king.outcomes import UNROUTED
 from kingdom.court.records import ASSIGNMENTS, EVENTS, load
 from kingdom.web.api.court import AssignmentsQuery, EventsQuery, show_event_why
@@ -77,7 +76,7 @@ async def show_events(call: ApiCall) -> web.Response:
             groups=EVENT_GROUPS,
             priorities=list(Priority),
             event_state=event_state,
-            subject_of=subject_of,
+            title_of=title_of,
         )
 
 
@@ -89,7 +88,7 @@ async def show_event(call: ApiCall) -> web.Response:
             "event.html",
             event=event,
             state=event_state(event),
-            subject=subject_of(event.payload),
+            subject=title_of(event.payload),
             can_reroute=event.status is EventStatus.COMPLETED and event.outcome == UNROUTED,
             document=_indented(event.payload),
         )
@@ -115,7 +114,7 @@ async def show_assignments(call: ApiCall) -> web.Response:
             address=_address("/assignments", status=query.status, general=query.general),
             groups=ASSIGNMENT_GROUPS,
             assignment_state=assignment_state,
-            subject_of=subject_of,
+            title_of=title_of,
         )
 
 
@@ -127,7 +126,7 @@ async def show_assignment(call: ApiCall) -> web.Response:
             "assignment.html",
             assignment=assignment,
             state=assignment_state(assignment),
-            subject=subject_of(assignment.payload),
+            subject=title_of(assignment.payload),
             document=_indented(assignment.payload),
         )
 

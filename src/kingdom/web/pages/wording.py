@@ -7,7 +7,7 @@ from datetime import datetime
 from markupsafe import Markup
 
 from kingdom.access.rights import Right, Visitor
-from kingdom.text import printable
+from kingdom.text import format_age, printable
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus
 
@@ -53,12 +53,7 @@ def money(amount: float | None) -> str:
 
 def span(seconds: float | None) -> str:
     """Format a duration in one unit."""
-    if seconds is None:
-        return "-"
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"
+    return "-" if seconds is None else format_age(seconds)
 
 
 def count(number: int, one: str, more: str = "") -> str:
