@@ -82,7 +82,7 @@ async def test_a_story_belongs_to_events_and_assignments(site: Site) -> None:
     for path in (f"/events/{GIVEN}/story", f"/assignments/{ASSIGNED}/story"):
         story = (await look(site, path)).text
         assert "What happened" in story
-        assert "The log has no entry about it." in story
+        assert "the log no longer has" in story
         assert "<thead>" not in story, "a table without rows has no head"
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from kingdom.actions.runs import describe_activity
 from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import RecordQuery
@@ -101,6 +100,5 @@ def _environment() -> Environment:
     )
     names = ("money", "span", "count", "ago", "left", "since", "clock", "may", "state_of")
     environment.globals |= {name: getattr(wording, name) for name in names}
-    environment.globals |= {"describe_activity": describe_activity}
     environment.globals |= {"asset": asset_url, "navigation": NAVIGATION}
     return environment

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from markupsafe import Markup
 
@@ -63,9 +63,10 @@ def count(number: int, one: str, more: str = "") -> str:
 
 def visible(value: object) -> object:
     """Make control and bidirectional characters of any text visible, so that a text looks as it is."""
-    if not isinstance(value, str) or isinstance(value, Markup):
+    # A page calls this for each of its values, so the usual cases come first.
+    if not isinstance(value, str) or value.isprintable() or isinstance(value, Markup):
         return value
-    return printable(value.expandtabs(_TAB_WIDTH) if "\t" in value else value)
+    return printable(value.expandtabs(_TAB_WIDTH))
 
 
 def ago(at: datetime, now: datetime) -> Markup:
@@ -96,5 +97,7 @@ def may(visitor: Visitor, right: str, general: str = "") -> bool:
 
 
 def _time(at: datetime, kind: str, words: str) -> Markup:
-    full = f"{at:%Y-%m-%d %H:%M:%S} UTC"
-    return Markup('<time datetime="{}" data-time="{}" title="{}">{}</time>').format(at.isoformat(), kind, full, words)
+    # Times and words of ours need no escaping, and `Markup.format` takes half the time of a list.
+    iso = at.astimezone(UTC).isoformat()
+    title = f"{iso[:10]} {iso[11:19]} UTC"
+    return Markup(f'<time datetime="{iso}" data-time="{kind}" title="{title}">{words}</time>')  # noqa: S704
