@@ -3,6 +3,7 @@ import json
 import re
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,11 +24,12 @@ def corner(tmp_path: Path) -> Corner:
 
 def send(url: str, method: str, path: str, body: str = "", **headers: str) -> tuple[str, str]:
     """Send a request as a browser does, and return the cookie and the text of the response."""
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_SECONDS)
-    connection.request(method, path, body, {"Sec-Fetch-Site": "same-origin", **headers})
-    response = connection.getresponse()
-    assert response.status == http.HTTPStatus.OK
-    return response.headers.get("Set-Cookie", "").partition(";")[0], response.read().decode()
+    given = {"Sec-Fetch-Site": "same-origin", "Content-Type": "application/json", **headers}
+    with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_SECONDS)) as connection:
+        connection.request(method, path, body, given)
+        response = connection.getresponse()
+        assert response.status == http.HTTPStatus.OK
+        return response.headers.get("Set-Cookie", "").partition(";")[0], response.read().decode()
 
 
 @pytest.mark.parametrize(
