@@ -164,7 +164,13 @@ async def test_costs_show_days_divisions_and_the_month(site: Site) -> None:
 async def test_hosts_show_slots_leases_thresholds_and_signs_of_life(site: Site) -> None:
     await furnish_court(site.bus, site.operations)
     page = unescape((await look(site, "/hosts")).text)
-    for word in ("builder-2", "3 of 4", "Health is yellow", "yellow from 60\u00a0%", "chamberlain"):
+    for word in (
+        "builder-2",
+        "3 of 4",
+        "Health is yellow:</b> processors at 71 %",
+        "yellow from 60\u00a0%",
+        "chamberlain",
+    ):
         assert word in page, word
     assert 'data-act="/api/v1/hosts/anna-desk/drain"' in page
     assert 'data-act="/api/v1/hosts/builder-2/undrain"' in page

@@ -98,7 +98,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    names = ("money", "span", "count", "ago", "left", "since", "clock", "may", "state_of")
+    names = ("money", "span", "count", "ago", "left", "since", "clock", "may", "state_of", "health_reason")
     environment.globals |= {name: getattr(wording, name) for name in names}
     environment.globals |= {"asset": asset_url, "navigation": NAVIGATION}
     return environment
