@@ -124,7 +124,7 @@ def test_status_shows_what_waits_for_what_and_what_needs_a_person(types: Typist,
     for words in (
         "see chamberlain.health.yellow in kingdom.yaml",
         "1 question for a person  → kingdom inbox",
-        "envoy has had no heartbeat for 36",
+        "envoy has had no heartbeat for 1 h",
     ):
         assert words in shown.out
     # Those that never ran take one line, however many they are.
