@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, ViewportSize, expect
 
 from kingdom.cli.demo.web_pages import serve_pages
 from kingdom.court.questions import HumanQuestion
@@ -19,7 +19,7 @@ from kingdom.log_output import configure_logs
 from tests.patience import PATIENCE_SECONDS
 from tests.web.browser import PHONE, chromium
 
-_DESK = {"width": 1180, "height": 900}
+_DESK = ViewportSize(width=1180, height=900)
 _ANSWER = "No, keep the cents."
 
 
@@ -42,7 +42,7 @@ class Photographer(DemoDisplay):
     async def ask(self, ask: HumanQuestion, default: str) -> str | None:
         """See `DemoDisplay.ask`."""
         del ask, default
-        await self._page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+        await self._page.set_viewport_size(ViewportSize(width=PHONE[0], height=PHONE[1]))
         await self._page.goto("/inbox")
         await expect(self._page.locator("article")).to_be_visible()
         await self._page.screenshot(path=self._folder / "web-inbox.png")
