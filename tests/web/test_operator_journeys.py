@@ -88,7 +88,7 @@ async def test_an_operator_simulates_a_rule_on_past_events(browser: Browser, sit
         await expect(page.locator("#message")).to_contain_text("would change")
 
 
-async def test_an_operator_resumes_from_a_checkpoint_and_is_told_what_git_cannot_undo(
+async def test_an_operator_resumes_from_a_checkpoint_and_sees_what_git_cannot_undo(
     browser: Browser, site: Site
 ) -> None:
     point = await add_checkpoint(site)

@@ -377,8 +377,7 @@ def _find_silent_roles(status: CourtStatus) -> Iterator[Trouble]:
         what = "no role of the court runs, only an engine or a host" if _is_a_host_up(status) else "nothing runs"
         yield Trouble(what=what, command="kingdom up")
     elif len(missing) > 1:
-        names = f"{', '.join(missing[:-1])} and {missing[-1]}"
-        yield Trouble(what=f"{names} do not run", command="kingdom up")
+        yield Trouble(what=f"{', '.join(missing[:-1])} and {missing[-1]} do not run", command="kingdom up")
     elif missing:
         yield Trouble(what=f"{missing[0]} does not run", command=f"kingdom role {missing[0]}")
     for each in unwell:

@@ -107,4 +107,4 @@ def _time(at: datetime, kind: str, words: str) -> Markup:
     # Times and words of ours need no escaping, and `Markup.format` takes half the time of a list.
     iso = at.astimezone(UTC).isoformat()
     title = f"{iso[:10]} {iso[11:19]} UTC"
-    return Markup(f'<time datetime="{iso}" data-time="{kind}" title="{title}">{words}</time>')  # noqa: S704
+    return Markup(f'<time datetime="{iso}" data-time="{kind}" title="{title}">{words}</time>')  # noqa: S704 - our words
