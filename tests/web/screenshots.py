@@ -63,7 +63,12 @@ async def main(folder: Path) -> None:
     """Run the demo with a browser that watches it."""
     configure_logs(json=True, level=logging.ERROR)
     expect.set_options(timeout=PATIENCE_SECONDS * 1000)
-    directory = Path(tempfile.mkdtemp(prefix="kingdom-screenshots-"))
+    with tempfile.TemporaryDirectory(prefix="kingdom-screenshots-", ignore_cleanup_errors=True) as directory:
+        await photograph(Path(directory), folder)
+
+
+async def photograph(directory: Path, folder: Path) -> None:
+    """Take the pictures of a demo in an empty directory."""
     async with (
         chromium() as browser,
         open_demo_court(directory) as court,
