@@ -27,6 +27,14 @@ def plain(text: object) -> str:
     return printable(" ".join(str(text).split()))
 
 
+def format_age(seconds: float) -> str:
+    """Format an age in one whole unit."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
 def format_duration(seconds: float) -> str:
     """Format a duration for a person."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):

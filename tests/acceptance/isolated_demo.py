@@ -33,10 +33,10 @@ class IsolatedDemo:
 
     @contextmanager
     def demo(
-        self, *, by: tuple[str, ...] = (sys.executable, "-m", "kingdom"), **variables: str
+        self, *options: str, by: tuple[str, ...] = (sys.executable, "-m", "kingdom"), **variables: str
     ) -> Iterator[subprocess.Popen[str]]:
         # A shell that runs tests in the background lets them ignore SIGINT; a person's terminal does not.
-        command = ["env", "--default-signal=INT", *by, "demo", "--fast", "--json"]
+        command = ["env", "--default-signal=INT", *by, "demo", "--fast", "--json", *options]
         environment = {**self.environment, **variables}
         with (self.directory / "story").open("w") as story:
             process = subprocess.Popen(

@@ -1,7 +1,11 @@
+import http.client
 import json
+import re
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,6 +20,16 @@ pytestmark = pytest.mark.installed
 @pytest.fixture
 def isolated_demo(tmp_path: Path) -> IsolatedDemo:
     return IsolatedDemo(tmp_path / "corner")
+
+
+def send(url: str, method: str, path: str, body: str = "", **headers: str) -> tuple[str, str]:
+    """Send a request as a browser does, and return the cookie and the text of the response."""
+    given = {"Sec-Fetch-Site": "same-origin", "Content-Type": "application/json", **headers}
+    with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_SECONDS)) as connection:
+        connection.request(method, path, body, given)
+        response = connection.getresponse()
+        assert response.status == http.HTTPStatus.OK
+        return response.headers.get("Set-Cookie", "").partition(";")[0], response.read().decode()
 
 
 @pytest.mark.parametrize(
@@ -41,6 +55,22 @@ def test_a_demo_that_is_stopped_leaves_no_process_and_no_file(
         assert (demo.returncode, out) == (128 + number, ""), isolated_demo.story()[-3000:]
     assert "Stopped. Nothing is left behind." in isolated_demo.story()
     assert (isolated_demo.files(), isolated_demo.processes()) == ([], [])
+
+
+def test_a_person_watches_the_demo_in_a_browser(corner: Corner) -> None:
+    with corner.demo("--web") as demo:
+        deadline, link = time.monotonic() + PATIENCE_SECONDS, None
+        while not (link := re.search(r"(http://127\.0\.0\.1:\d+)/sign-in#(\S+)", corner.story())):
+            assert time.monotonic() < deadline, corner.story()[-3000:]
+            time.sleep(0.05)
+        url, secret = link.groups()
+        cookie, _ = send(url, "POST", "/api/v1/session", json.dumps({"secret": secret}))
+        while "gen-ticket" not in send(url, "GET", "/runs", Cookie=cookie)[1]:
+            assert time.monotonic() < deadline, corner.story()[-3000:]
+            time.sleep(0.2)
+        out, _ = demo.communicate(timeout=PATIENCE_SECONDS)
+        assert (demo.returncode, json.loads(out)["ok"]) == (0, True), corner.story()[-3000:]
+    assert (corner.files(), corner.processes()) == ([], [])
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ def test_status_shows_what_waits_for_what_and_what_needs_a_person(cli: InProcess
     for words in (
         "see chamberlain.health.yellow in kingdom.yaml",
         "1 question for a person  → kingdom inbox",
-        "envoy has had no heartbeat for 36",
+        "envoy has had no heartbeat for 1 h",
     ):
         assert words in shown.out
     # All Generals that never ran share one line.

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
-from playwright.async_api import Browser
+from playwright.async_api import Browser, expect
 
+from kingdom.bus import LogEntry
 from kingdom.court.records import ASSIGNMENTS, EVENTS
-from kingdom.workflow.records import WORKFLOWS
+from kingdom.workflow.model.run.workflow import Placement
+from kingdom.workflow.records import WORKFLOWS, load_workflow
 from tests.integration.web.court_scene import ASSIGNED, GENERAL, GIVEN
 from tests.integration.web.scene import RUNS
 from tests.integration.web.site import Site
@@ -38,6 +40,19 @@ async def rename_runs(site: Site, text: str) -> None:
             await transaction.put(replace(record, doc=doc))
 
 
+async def write_transcript(site: Site, text: str) -> None:
+    """Let the agent of a run fail with a text, which its transcript shows."""
+    async with site.bus.transaction() as transaction:
+        record, run = await load_workflow(transaction, RUN.rpartition("/")[2])
+        work = run.works[0]
+        work.agent.session, run.placement = "soldier-1/session-1", Placement(host="gone", epoch=1)
+        await transaction.put(replace(record, doc=run.document()))
+        started = {"workId": work.id, "session": work.agent.session, "host": "gone"}
+        for kind, data in (("AgentStarted", started), ("QueryFailed", {"workId": work.id, "error": text})):
+            entry = LogEntry(type=kind, actor="gone", data=data, aggregate_type="Workflow", aggregate_id=run.id)
+            await transaction.append(entry)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_no_page_violates_a_rule_of_accessibility(browser: Browser, site: Site, scheme: Scheme) -> None:
     for size in (DESK, PHONE):
@@ -59,15 +74,34 @@ async def test_no_page_scrolls_sideways_on_a_phone(browser: Browser, site: Site)
             assert width <= PHONE[0], (path, width)
 
 
+async def test_the_button_of_a_stream_is_in_its_row_on_a_phone(browser: Browser, site: Site) -> None:
+    async with signed_in(browser, site, size=PHONE) as context:
+        page = await context.new_page()
+        await page.goto(f"{site.url}/bus")
+        row = page.locator("table.streams tr[data-row]").first
+        state = await row.locator(".state").bounding_box()
+        button = await row.get_by_role("button", name="Pause").bounding_box()
+        name = await row.locator("[data-open]").bounding_box()
+        assert state
+        assert button
+        assert name
+        assert abs(state["y"] + state["height"] / 2 - button["y"] - button["height"] / 2) < 2
+        assert button["y"] < name["y"]
+        assert button["x"] + button["width"] > 0.9 * PHONE[0]
+
+
 async def test_nothing_that_strangers_write_executes(browser: Browser, site: Site) -> None:
     assert len(PAYLOADS) >= 60
     await rename_runs(site, " ".join(PAYLOADS))
+    await write_transcript(site, " ".join(PAYLOADS))
     async with signed_in(browser, site) as context:
         page = await context.new_page()
         errors = collect_errors(page)
         await page.add_init_script("window.alert = () => { window.executed = true; };")
         for path in PAGES:
             await page.goto(f"{site.url}{path}")
+            if path == RUN:
+                await expect(page.locator(".log .line", has_text="<svg onload=alert(1)>")).to_be_visible()
             await page.wait_for_timeout(100)
             assert await page.evaluate("window.executed === undefined"), path
         assert not [each for each in errors if "Content Security Policy" in each or "Refused" in each], errors

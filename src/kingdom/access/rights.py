@@ -21,7 +21,7 @@ class Visitor(msgspec.Struct, frozen=True, kw_only=True):
     """The person or program behind a request.
 
     If `generals` is not empty, the visitor can answer and act only for these Generals. `credential_id` is the id of the
-    session or token, which ends at `expires_at`; it is empty for a person whom a proxy names.
+    session or token, which ends at `expires_at`; it is empty for a person that a proxy names.
     """
 
     name: str

@@ -12,9 +12,8 @@ from kingdom.actions.listings import list_records
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import OnUnreadable, Record, ignore_unreadable, read_documents
 from kingdom.court import records
-from kingdom.court.documents import Assignment, ExternalEvent
+from kingdom.court.documents import Assignment, ExternalEvent, title_of
 from kingdom.court.envoy.answers import PersonAnswer, find_pending_answer, submit_answer
-from kingdom.court.explain.timeline_builder import subject_of
 from kingdom.court.petitions.decision import PETITIONS, Petition
 from kingdom.court.questions import QUESTIONS, WITHOUT_RUN, HumanQuestion, QuestionStatus
 from kingdom.errors import Permanent
@@ -117,4 +116,4 @@ def _similar_choice(ask: HumanQuestion, text: str) -> str | None:
 def _about(assignment: Assignment) -> str:
     """Describe the event behind an assignment in one line."""
     number = f"#{number}" if (number := assignment.payload.get("number")) else ""
-    return f"{assignment.type} {assignment.repo or ''}{number} {subject_of(assignment.payload)}".strip()
+    return f"{assignment.type} {assignment.repo or ''}{number} {title_of(assignment.payload)}".strip()

@@ -16,6 +16,9 @@ EVENT_TYPE = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
 _TYPE_LENGTH_MAX = 100
 # The type of an assignment that continues an earlier one with a person's answer.
 RESUME = "resume"
+# The fields of a payload that can describe its event, the best first.
+_TITLE_FIELDS = ("title", "subject_title", "summary", "text", "key", "tag")
+_TITLE_LENGTH_MAX = 200
 
 
 class Priority(StrEnum):
@@ -191,3 +194,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     context: dict[str, Any]
     created_at: datetime
     status: MessageStatus
+
+
+def title_of(payload: Mapping[str, Any]) -> str:
+    """Return the text of a payload that best describes its event on one line. It is untrusted."""
+    texts = (" ".join(text.split()) for name in _TITLE_FIELDS if isinstance(text := payload.get(name), str))
+    return next(filter(None, texts), "")[:_TITLE_LENGTH_MAX]

@@ -40,6 +40,7 @@ from kingdom.court.questions import QUESTIONS, QuestionStatus
 from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, Quota, full_reason, read_quota
 from kingdom.court.records import ASSIGNMENTS, CURRENT
 from kingdom.court.streams import EVENT_STREAM
+from kingdom.text import format_age
 from kingdom.workflow.model.resources.host import Host, HostStatus
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus
@@ -376,13 +377,12 @@ def _find_silent_roles(status: CourtStatus) -> Iterator[Trouble]:
         what = "no role of the court runs, only an engine or a host" if _is_a_host_up(status) else "nothing runs"
         yield Trouble(what=what, command="kingdom up")
     elif len(missing) > 1:
-        names = f"{', '.join(missing[:-1])} and {missing[-1]}"
-        yield Trouble(what=f"{names} do not run", command="kingdom up")
+        yield Trouble(what=f"{', '.join(missing[:-1])} and {missing[-1]} do not run", command="kingdom up")
     elif missing:
         yield Trouble(what=f"{missing[0]} does not run", command=f"kingdom role {missing[0]}")
     for each in unwell:
         if each.silent_seconds is not None:
-            what = f"{each.role} has had no heartbeat for {each.silent_seconds:.0f} s"
+            what = f"{each.role} has had no heartbeat for {format_age(each.silent_seconds)}"
             yield Trouble(what=what, command=f"kingdom role {each.role}")
 
 

@@ -14,6 +14,7 @@ from kingdom.doctor.check import CheckResult, Status, fail, ok, skipped
 from kingdom.doctor.context import CheckContext
 from kingdom.errors import KingdomError, NotFound
 from kingdom.roles import declare_application
+from kingdom.text import format_age
 
 _CONNECTIONS = 2
 _MIGRATE = "kingdom bus migrate"
@@ -44,7 +45,7 @@ async def check_roles(context: CheckContext) -> CheckResult:
     if not heartbeats:
         return skipped("no role of the court runs on this realm")
     if silent:
-        summary = ", ".join(f"{role} for {since.total_seconds():.0f} s" for role, since in silent.items())
+        summary = ", ".join(f"{role} for {format_age(since.total_seconds())}" for role, since in silent.items())
         return fail(f"no heartbeat from {summary}: killed, or hanging", "kingdom up, which starts them again")
     running = ", ".join(role for role in ROLES if role in heartbeats)
     others = ", ".join(role for role in ROLES if role not in heartbeats)

@@ -58,7 +58,7 @@ class AccessCheck:
                 async with self.bus.transaction() as transaction:
                     found = await find_valid_by_id(transaction, kind, visitor.credential_id, utc_now())
                 return found is not None
-        # A person whom a proxy names has rights as long as the settings say so.
+        # The rights of a person that a proxy names come from the settings and do not expire.
         return True
 
     async def _identify(self, request: web.Request, token: str | None) -> Visitor:
@@ -82,7 +82,7 @@ class AccessCheck:
         return visitor_of(kind, found[1])
 
     def _name_by_proxy(self, request: web.Request) -> str:
-        """Return the name of the person whom a trusted proxy names, or ""."""
+        """Return the name of the person in the header of a trusted proxy, or ""."""
         if self.settings.proxy is None or not (_is_unix_socket(request) or self._knows_secret(request)):
             return ""
         return request.headers.get(self.settings.proxy.header, "")

@@ -108,7 +108,7 @@ async def test_the_budget_stops_an_agent_that_reports_nothing_within_one_answer(
     await shells.start_host()
     workflow = await shells.begin(asks(0.3) * 9, budget_usd=1.0, over_budget=OverBudget.STOP)
     failed = await shells.scene.until(workflow, WorkflowStatus.FAILED)
-    assert failed.reason == f"{workflow.name} has cost $1.20 of its budget of $1.00"
+    assert failed.reason == "This run has cost $1.20 of its budget of $1.00"
     shells.assert_paid(failed, 1.20)
 
 

@@ -66,7 +66,7 @@ async def test_a_run_that_hits_its_budget_fails_if_its_policy_says_so(scene: Hos
     policy = RunPolicy(budget_usd=1.0, over_budget=OverBudget.STOP)
     workflow = await scene.begin(work("dear", task(*COSTLY, {"hang": True})), policy=policy)
     failed = await scene.until(workflow, WorkflowStatus.FAILED)
-    assert failed.reason == f"{workflow.name} has cost $1.25 of its budget of $1.00"
+    assert failed.reason == "This run has cost $1.25 of its budget of $1.00"
 
 
 async def test_a_run_at_the_limit_of_its_vendor_frees_its_slot_and_continues_by_itself(scene: HostScene) -> None:

@@ -127,7 +127,7 @@ async def fill_court(bus: Bus, operations: Operations, *, title: str = TITLE) ->
         levels = {"cpu_percent": HealthLevel.YELLOW, "memory_percent": HealthLevel.GREEN}
         reading = MachineReading(at=now, metrics={"cpu_percent": 71.0, "memory_percent": 38.0}, levels=levels)
         health = HealthState(
-            level=HealthLevel.YELLOW, reason="cpu_percent: 71 %", at=now, machines={"anna-desk": reading}
+            level=HealthLevel.YELLOW, reason="cpu_percent: 71", at=now, machines={"anna-desk": reading}
         )
         await transaction.put(Record(kind=HEALTH.name, id=CURRENT, state=CURRENT, doc=msgspec.to_builtins(health)))
     return await add_dead_letter(bus, operations)

@@ -80,7 +80,10 @@ async def test_events_show_the_decision_with_its_rule_and_reason(site: Site, gen
 async def test_a_story_belongs_to_events_and_assignments(site: Site) -> None:
     await fill_court(site.bus, site.operations)
     for path in (f"/events/{GIVEN}/story", f"/assignments/{ASSIGNED}/story"):
-        assert "What happened" in (await look(site, path)).text
+        story = (await look(site, path)).text
+        assert "What happened" in story
+        assert "the log no longer has" in story
+        assert "<thead>" not in story, "a table without rows has no head"
 
 
 async def test_the_bus_shows_streams_and_dead_letters_with_their_history(site: Site) -> None:
@@ -90,7 +93,7 @@ async def test_the_bus_shows_streams_and_dead_letters_with_their_history(site: S
     assert 'data-act="/api/v1/bus/streams/court.event/pause"' in page
     assert f"/bus/dead-letters/{dead}?stream=court.event" in page
     letter = f"/bus/dead-letters/{dead}"
-    assert "Nobody has redriven or patched it" in (await look(site, letter)).text
+    assert "It has not been patched or redriven" in (await look(site, letter)).text
     program = site.bearing(await site.token("ci"))
     patched = await program.post(f"/api/v1{letter}/patch", {"payload": {"event_id": "evt-patched-1"}})
     assert patched.status == 200, patched.text
@@ -161,7 +164,13 @@ async def test_costs_show_days_divisions_and_the_month(site: Site) -> None:
 async def test_hosts_show_slots_leases_thresholds_and_signs_of_life(site: Site) -> None:
     await fill_court(site.bus, site.operations)
     page = unescape((await look(site, "/hosts")).text)
-    for word in ("builder-2", "3 of 4", "Health is yellow", "yellow from 60\u00a0%", "chamberlain"):
+    for word in (
+        "builder-2",
+        "3 of 4",
+        "Health is yellow:</b> processors at 71 %",
+        "yellow from 60\u00a0%",
+        "chamberlain",
+    ):
         assert word in page, word
     assert 'data-act="/api/v1/hosts/anna-desk/drain"' in page
     assert 'data-act="/api/v1/hosts/builder-2/undrain"' in page

@@ -19,6 +19,7 @@ from tests.integration.web.scene import ASKED, PETITION, RUNS, fill_realm
 from tests.integration.web.site import Reply, Site, serving
 from tests.web.payloads import PAYLOADS
 
+WIRE_BYTES_MAX = 100_000
 BROWSER = {"Accept": "text/html,*/*"}
 LISTS = ("/", "/inbox", "/runs")
 RUNNING, WAITING, FAILED = (f"/runs/wf-task-20261118-00{number}" for number in (2, 1, 5))
@@ -205,6 +206,21 @@ async def test_assets_are_kept_by_browsers_until_they_change(site: Site, name: s
     assert found
     assert "immutable" in (await site.get(found[1])).headers["Cache-Control"]
     assert (await site.get(f"/assets/{name}?v=old")).headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize("path", [*LISTS, RUNNING])
+async def test_the_first_page_with_its_files_is_at_most_100_kilobytes_over_the_wire(site: Site, path: str) -> None:
+    await furnish(site.bus)
+    headers = {"Cookie": await site.signs_in("anna"), "Accept-Encoding": "gzip, deflate", **BROWSER}
+    page = (await site.send("GET", path, **{name.replace("-", "_"): value for name, value in headers.items()})).text
+    files = set(re.findall(r'"(/assets/[^"]+)"', page))
+    assert len(files) == 3, files
+    sent = 0
+    for each in (path, *files):
+        async with site.client.get(f"{site.url}{each}", headers=headers, auto_decompress=False) as response:
+            sent += len(await response.read())
+            assert response.headers.get("Content-Encoding") == "deflate", each
+    assert sent <= WIRE_BYTES_MAX, sent
 
 
 def test_every_page_needs_the_right_to_look_and_changes_nothing() -> None:

@@ -16,6 +16,7 @@ from kingdom.cli.framework.command import CommandCall
 from kingdom.cli.framework.long_running import BY_SIGNAL
 from kingdom.cli.workflow.view import log_line, tree_view
 from kingdom.clock import utc_now
+from kingdom.text import format_age
 from kingdom.workflow.lifecycle import show
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus
@@ -103,5 +104,5 @@ async def _find_missing_process(operations: Operations, workflow: Workflow) -> s
     for row in await operations.stats():
         if row.stream in commands and not row.processing and row.oldest_pending_seconds > _UNHANDLED_SECONDS:
             paused = f"it is paused: {row.paused}" if row.paused else f"is `{commands[row.stream]}` running?"
-            return f"No worker has taken events of {row.stream} for {row.oldest_pending_seconds:.0f} s: {paused}"
+            return f"No worker has taken events of {row.stream} for {format_age(row.oldest_pending_seconds)}: {paused}"
     return ""

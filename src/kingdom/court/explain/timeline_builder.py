@@ -1,12 +1,13 @@
 """Build a timeline from the gathered data. This module does no I/O."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from kingdom.bus.log import LogEntry, LoggedEntry
+from kingdom.court.documents import title_of
 from kingdom.court.explain.descriptions import DescriptionContext, describe
 from kingdom.court.explain.spans import has_effect, questions_of, short_id, works_of
 from kingdom.court.explain.timeline import (
@@ -26,8 +27,6 @@ from kingdom.workflow.model.status import WORKFLOW
 
 WAITING = "waiting"
 GONE = "gone"
-_SUBJECTS = ("title", "subject_title", "summary", "text", "key", "tag")
-_SUBJECT_LENGTH_MAX = 200
 
 
 class _StrandEntry(NamedTuple):
@@ -40,7 +39,7 @@ class _StrandEntry(NamedTuple):
 
 def build_timeline(data: TimelineData) -> Timeline:
     """Return the timeline of the gathered data."""
-    subject = subject_of(data.event.payload) if data.event else ""
+    subject = title_of(data.event.payload) if data.event else ""
     waiting_since = next((each.entry.at for each in data.entries if each.entry.type == "event.detected"), None)
     strands = [(each, _strand(each, data, waiting_since)) for each in data.strands]
     event_names = _event_context(data, subject)
@@ -253,12 +252,6 @@ def _origin(data: TimelineData, subject: str) -> EventOrigin | None:
         outcome=event.outcome,
         reason=event.reason,
     )
-
-
-def subject_of(payload: Mapping[str, Any]) -> str:
-    """Return the text of the payload that best describes an event. It is untrusted."""
-    words = (" ".join(description.split()) for name in _SUBJECTS if isinstance(description := payload.get(name), str))
-    return next(filter(None, words), "")[:_SUBJECT_LENGTH_MAX]
 
 
 def _status(data: TimelineData, strands: Sequence[Strand]) -> str:

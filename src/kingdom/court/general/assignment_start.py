@@ -9,7 +9,7 @@ from kingdom.bus.outcome import Outcome
 from kingdom.bus.port import Transaction
 from kingdom.chronicle.catalog import log_event
 from kingdom.chronicle.events import AssignmentStarted
-from kingdom.court.documents import RESUME, Assignment, AssignmentStatus, ExternalEvent
+from kingdom.court.documents import RESUME, Assignment, AssignmentStatus, ExternalEvent, title_of
 from kingdom.court.general.assignment_end import end_assignment
 from kingdom.court.general.context import COURT_REQUESTER, GeneralContext, run_id_of
 from kingdom.court.general.side_files import write_prompts
@@ -89,7 +89,7 @@ async def _start_run(
 ) -> None:
     rendered = await _rendered_template(transaction, assignment, package)
     template = with_budget(rendered, assignment, package.general.policy)
-    name = f"{assignment.type} {assignment.id}"
+    name = title_of(assignment.payload) or assignment.type
     general = assignment.target_general
     workflow = await lifecycle.run(
         transaction,

@@ -16,6 +16,7 @@ from msgspec import Meta
 from kingdom.court.documents import Priority
 from kingdom.court.king.settings import KingSettings
 from kingdom.court.quota import Quota
+from kingdom.text import format_age
 
 # The time that is added to the waiting time of an entry, by its priority. An old entry of low priority thus overtakes
 # newer entries of high priority, and no entry waits forever.
@@ -130,7 +131,7 @@ def health_rule(reading: Mapping[str, Any] | None, now: datetime, settings: King
         return AdmissionRule(
             name="health",
             level=AdmissionLevel.NOTHING,
-            reason=f"the last health reading is {age:.0f} s old, which counts as orange",
+            reason=f"the last health reading is {format_age(age)} old, which counts as orange",
         )
     health, reason = _stopping(seen)
     level = {"green": AdmissionLevel.EVERYTHING, "yellow": AdmissionLevel.HIGH}.get(health, AdmissionLevel.NOTHING)

@@ -1,18 +1,19 @@
 """Events and assignments: what was decided about them and why, and what became of them."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import web
 
-from kingdom.actions.listings import list_records, records_query
-from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, ExternalEvent, Priority
-from kingdom.court.explain.timeline_builder import subject_of
+from kingdom.actions.listings import RecordPage, list_records, records_query
+from kingdom.bus import RecordKind
+from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, ExternalEvent, Priority, title_of
 from kingdom.court.king.outcomes import UNROUTED
 from kingdom.court.records import ASSIGNMENTS, EVENTS, load
 from kingdom.web.api.court import AssignmentsQuery, EventsQuery, show_event_why
-from kingdom.web.pages.frame import html_response, open_page
+from kingdom.web.pages.frame import PageFrame, html_response, open_page
 from kingdom.web.pages.wording import StateWord
 from kingdom.web.route import ApiCall
 
@@ -65,11 +66,7 @@ def assignment_word(status: str) -> StateWord:
 async def show_events(call: ApiCall) -> web.Response:
     """Show events with the decisions about them."""
     query: EventsQuery = call.query
-    first = records_query(EVENTS, state=query.status, after=query.after, limit=query.limit, descending=True)
-    async with open_page(call, "/events", [first]) as page:
-        found = await list_records(
-            page.transaction, EVENTS, state=query.status, after=query.after, limit=query.limit, descending=True
-        )
+    async with _open_list(call, EVENTS) as (page, found):
         return page.render(
             "events.html",
             events=sorted(found.read(ExternalEvent), key=lambda event: event.created_at, reverse=True),
@@ -79,7 +76,7 @@ async def show_events(call: ApiCall) -> web.Response:
             groups=EVENT_GROUPS,
             priorities=list(Priority),
             event_state=event_state,
-            subject_of=subject_of,
+            title_of=title_of,
         )
 
 
@@ -91,7 +88,7 @@ async def show_event(call: ApiCall) -> web.Response:
             "event.html",
             event=event,
             state=event_state(event),
-            subject=subject_of(event.payload),
+            subject=title_of(event.payload),
             can_reroute=event.status is EventStatus.COMPLETED and event.outcome == UNROUTED,
             document=_indented(event.payload),
         )
@@ -107,11 +104,7 @@ async def show_why(call: ApiCall) -> web.Response:
 async def show_assignments(call: ApiCall) -> web.Response:
     """Show assignments, the newest first."""
     query: AssignmentsQuery = call.query
-    first = records_query(ASSIGNMENTS, state=query.status, after=query.after, limit=query.limit, descending=True)
-    async with open_page(call, "/events", [first]) as page:
-        found = await list_records(
-            page.transaction, ASSIGNMENTS, state=query.status, after=query.after, limit=query.limit, descending=True
-        )
+    async with _open_list(call, ASSIGNMENTS) as (page, found):
         shown = [each for each in found.read(Assignment) if query.general in ("", each.target_general)]
         return page.render(
             "assignments.html",
@@ -121,7 +114,7 @@ async def show_assignments(call: ApiCall) -> web.Response:
             address=_address("/assignments", status=query.status, general=query.general),
             groups=ASSIGNMENT_GROUPS,
             assignment_state=assignment_state,
-            subject_of=subject_of,
+            title_of=title_of,
         )
 
 
@@ -133,9 +126,20 @@ async def show_assignment(call: ApiCall) -> web.Response:
             "assignment.html",
             assignment=assignment,
             state=assignment_state(assignment),
-            subject=subject_of(assignment.payload),
+            subject=title_of(assignment.payload),
             document=_indented(assignment.payload),
         )
+
+
+@asynccontextmanager
+async def _open_list(call: ApiCall, kind: RecordKind) -> AsyncIterator[tuple[PageFrame, RecordPage]]:
+    """Begin a page of events or assignments, and read its records, the newest first."""
+    query: EventsQuery | AssignmentsQuery = call.query
+    state, after, limit = query.status, query.after, query.limit
+    first = records_query(kind, state=state, after=after, limit=limit, descending=True)
+    async with open_page(call, "/events", [first]) as page:
+        found = await list_records(page.transaction, kind, state=state, after=after, limit=limit, descending=True)
+        yield page, found
 
 
 def _address(path: str, **values: str | None) -> str:

@@ -10,8 +10,6 @@ from typing import Any
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from kingdom.access.rights import Visitor
-from kingdom.actions.runs import describe_activity
 from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import RecordQuery
@@ -100,8 +98,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    names = ("money", "span", "count", "ago", "left", "since", "clock", "may", "state_of")
+    names = ("money", "span", "count", "ago", "left", "since", "clock", "may", "state_of", "health_reason")
     environment.globals |= {name: getattr(wording, name) for name in names}
-    environment.globals |= {"describe_activity": describe_activity}
-    environment.globals |= {"asset": asset_url, "navigation": NAVIGATION, "nobody": Visitor(name="", rights=())}
+    environment.globals |= {"asset": asset_url, "navigation": NAVIGATION}
     return environment

@@ -9,13 +9,13 @@ from kingdom.actions.listings import list_records, records_query
 from kingdom.actions.status import status_sources_of
 from kingdom.court.status import build_status, status_queries
 from kingdom.web.pages.frame import open_page
+from kingdom.web.pages.wording import RESOURCES
 from kingdom.web.route import ApiCall, PageQuery
 from kingdom.workflow.model.resources.host import Host
 from kingdom.workflow.records import HOSTS
 
-# The looks of the levels of health, and the words of resources.
+# The looks of the levels of health.
 _LOOKS = {"green": "good", "yellow": "ask", "orange": "bad", "red": "bad", "unknown": "idle"}
-_RESOURCES = {"cpu_percent": "Processors", "memory_percent": "Memory", "disk_percent": "Disk"}
 
 
 async def show_hosts(call: ApiCall) -> web.Response:
@@ -35,5 +35,5 @@ async def show_hosts(call: ApiCall) -> web.Response:
             following=found.next,
             machines=await read_machines(page.transaction, context.realm.chamberlain.health),
             looks=_LOOKS,
-            resources=_RESOURCES,
+            resources=RESOURCES,
         )

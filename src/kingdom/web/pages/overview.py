@@ -4,6 +4,8 @@ from aiohttp import web
 
 from kingdom.actions.overview import overview_queries, read_overview
 from kingdom.web.pages.frame import open_page
+from kingdom.web.pages.run_rows import run_row
+from kingdom.web.pages.wording import ago, since
 from kingdom.web.route import ApiCall
 
 
@@ -12,4 +14,12 @@ async def show_overview(call: ApiCall) -> web.Response:
     context, now = call.context, call.context.clock()
     async with open_page(call, "/", overview_queries(now)) as page:
         overview = await read_overview(page.transaction, context.operations, context.settings, context.realm, now)
-        return page.render("overview.html", overview=overview, status=overview.status)
+        return page.render(
+            "overview.html",
+            overview=overview,
+            status=overview.status,
+            active=[
+                run_row(run, call.visitor, since(run.started_at or run.created_at, now)) for run in overview.active
+            ],
+            ended=[run_row(run, call.visitor, ago(run.ended_at or run.created_at, now)) for run in overview.ended],
+        )

@@ -9,6 +9,8 @@ from kingdom.actions.listings import newest_runs, newest_runs_queries, run_gener
 from kingdom.actions.overview import ACTIVE
 from kingdom.web.api.runs import RunsQuery
 from kingdom.web.pages.frame import open_page
+from kingdom.web.pages.run_rows import run_row
+from kingdom.web.pages.wording import ago
 from kingdom.web.route import ApiCall
 from kingdom.workflow.model.status import WorkflowStatus
 
@@ -41,5 +43,14 @@ async def show_runs(call: ApiCall) -> web.Response:
     async with open_page(call, "/runs", list(queries.values())) as page:
         found = await newest_runs(page.transaction, query.status, after=query.after, limit=query.limit)
         runs = run_general(found.records, query.general)
-        shown = [run for run in runs if query.repository in ("", *run.git_ids())]
-        return page.render("runs.html", runs=shown, query=query, following=found.next, groups=GROUPS)
+        shown = [run for run in runs if not query.repository or query.repository in run.git_ids()]
+        rows = [run_row(run, call.visitor, ago(run.started_at or run.created_at, page.now)) for run in shown]
+        return page.render(
+            "runs.html",
+            rows=rows,
+            generals=sorted({run.general for run in shown if run.general}),
+            repositories=sorted({name for row in rows for name in row.repositories}),
+            query=query,
+            following=found.next,
+            groups=GROUPS,
+        )

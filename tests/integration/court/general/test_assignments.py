@@ -39,6 +39,21 @@ async def test_an_event_becomes_a_finished_assignment_without_a_hand_on_it(court
     await court.until_nothing_is_held()
 
 
+@ONE_BACKEND
+@pytest.mark.parametrize(
+    ("payload", "name"), [({"title": "Prices  lack\na currency"}, "Prices lack a currency"), ({}, "")]
+)
+async def test_a_run_has_the_title_of_its_event_or_its_type(
+    court: CourtScene, payload: dict[str, str], name: str
+) -> None:
+    court.has(work("look", SUCCESS))
+    event = await court.until_event(await court.send_event(**payload), EventStatus.COMPLETED)
+    (task,) = await court.assignments()
+    run = await court.record("workflow", task.workflow_id)
+    assert run
+    assert run.doc["name"] == (name or event.type)
+
+
 async def test_the_life_of_an_assignment_is_logged_in_order(court: CourtScene) -> None:
     court.has(work("look", SUCCESS))
     event_id = await court.send_event()

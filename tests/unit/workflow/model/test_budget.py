@@ -54,7 +54,7 @@ def test_a_turn_that_costs_too_much_makes_the_run_ask_for_as_much_again() -> Non
     assert run.status() is WorkflowStatus.AWAITING
     assert question is not None
     assert (question.topic, question.choices) == (QuestionTopic.BUDGET, ("go on", "stop"))
-    assert question.text == "Fix the bug has cost $1.25 of its budget of $1.00. Should it go on with another $1.00?"
+    assert question.text == "This run has cost $1.25 of its budget of $1.00. Should it go on with another $1.00?"
     assert (run.task(0, 0).query.status, run.work(0).failures) == (QueryStatus.PENDING, 0)
 
 
@@ -98,7 +98,7 @@ def test_a_run_fails_instead_if_its_policy_says_so_and_can_still_be_granted_more
     run.succeed(commands.StopAgent)
     assert (run.status(), run.workflow.reason) == (
         WorkflowStatus.FAILED,
-        "Fix the bug has cost $1.00 of its budget of $1.00",
+        "This run has cost $1.00 of its budget of $1.00",
     )
     run.do(resume, Continue())
     assert run.status() is WorkflowStatus.FAILED

@@ -51,7 +51,7 @@ def ask_for_budget(step: Step, task: Task) -> None:
     """Request a stop because the budget is used up: ask a person for more, or fail, as the policy says."""
     workflow = step.workflow
     cost, budget = format_usd(workflow.cost_usd), format_usd(workflow.budget_usd or 0)
-    spent = f"{workflow.name} has cost {cost} of its budget of {budget}"
+    spent = f"This run has cost {cost} of its budget of {budget}"
     text = f"{spent}. Should it go on with another {format_usd(workflow.grant_usd)}?"
     workflow.question = RunQuestion(task_id=task.id, text=text, choices=(GO_ON, STOP), topic=QuestionTopic.BUDGET)
     stops = workflow.policy.over_budget is OverBudget.STOP
