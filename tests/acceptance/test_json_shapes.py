@@ -42,6 +42,7 @@ COURT = frozenset(
             "init",
             "doctor",
             "config",
+            "github",
             "general",
             "event",
             "why",
@@ -240,6 +241,7 @@ def test_commands_about_the_court(commands: JsonCommands, tmp_path: Path, monkey
     assert commands.ask("doctor", "--offline")["ok"]
     commands.ask("config check")
     assert commands.ask("config example")["text"]
+    assert commands.ask("github manifest", "https://kingdom.example/hook")["default_permissions"]["issues"] == "write"
     assert commands.ask("config schema")["$defs"]
     assert commands.ask("completion", "bash")["text"]
     _generals(commands)

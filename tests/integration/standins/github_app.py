@@ -17,10 +17,16 @@ PERMISSIONS = {"contents": "write", "pull_requests": "write", "issues": "write",
 @cache
 def app_key() -> str:
     """The private key of the App, which is made once per process."""
-    return new_key()
+    return _new_key()
 
 
-def new_key() -> str:
+@cache
+def other_key() -> str:
+    """A private key that is not that of the App."""
+    return _new_key()
+
+
+def _new_key() -> str:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL)
     return key.private_bytes(*form, serialization.NoEncryption()).decode()

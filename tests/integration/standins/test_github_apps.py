@@ -20,7 +20,7 @@ from tests.integration.standins.github_app import (
     app_key,
     authorization,
     install,
-    new_key,
+    other_key,
 )
 
 HEAD = "c0ffee" + "0" * 34
@@ -177,7 +177,7 @@ async def test_a_json_web_token_must_be_signed_by_the_app_and_be_short(site: Sit
         assert (await site.ask("GET", "/app", headers=as_app(**claims))).status == 401
     assert (await site.ask("GET", PULL, headers=as_app())).status == 401
     assert (await site.ask("GET", "/app")).status == 401
-    forged = jwt.encode({"iat": now, "exp": now + 60, "iss": str(APP)}, new_key(), algorithm="RS256")
+    forged = jwt.encode({"iat": now, "exp": now + 60, "iss": str(APP)}, other_key(), algorithm="RS256")
     refused = await site.ask("GET", "/app", headers={"Authorization": f"Bearer {forged}"})
     assert (await refused.json())["message"] == "A JSON web token could not be decoded"
 

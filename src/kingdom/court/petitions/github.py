@@ -1,5 +1,6 @@
 """Perform petitions on GitHub: comments, reviews and pull requests."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, timedelta
 from typing import Any
@@ -17,22 +18,24 @@ from kingdom.bus.effects.effect import (
 )
 from kingdom.court.petitions.bodies import GithubComment, GithubPullRequest, GithubReview, stored_body
 from kingdom.court.petitions.effects import VISIBLE_AFTER, PetitionEffect, earliest_time, without_forbidden_commands
+from kingdom.court.petitions.github_access import GithubAccess
 from kingdom.court.petitions.http_api import LONGEST_CALL, REASON_MAX, HttpApi, call_result, require_body
-from kingdom.court.remote_http import PAUSE, HttpReply, github_headers, next_page, requested_pause
+from kingdom.court.remote_http import PAUSE, HttpReply, bearer, github_headers, next_page, requested_pause
 from kingdom.court.sentinel.untrusted import clean_text
 from kingdom.errors import Transient
 
 _NAME = "GitHub"
 _PAGE = 100
 _PAGES_MAX = 100
-_FORBIDDEN, _NOT_FOUND, _INVALID, _TOO_MANY = 403, 404, 422, 429
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _INVALID, _TOO_MANY = 401, 403, 404, 422, 429
 
 
 class GithubApi(HttpApi):
-    """GitHub's REST API for the account of a token."""
+    """GitHub's REST API. The authorization can differ from request to request."""
 
-    def __init__(self, url: str, token: str, longest_call: timedelta = LONGEST_CALL) -> None:
-        super().__init__(url, github_headers(token), longest_call)
+    def __init__(self, url: str, access: GithubAccess, longest_call: timedelta = LONGEST_CALL) -> None:
+        super().__init__(url, github_headers(), longest_call)
+        self._access = access
 
     async def every(self, path: str, **parameters: str | int) -> AsyncIterator[dict[str, Any]]:
         """Yield every item of a list, page by page."""
@@ -45,6 +48,22 @@ class GithubApi(HttpApi):
                 return
             reply = await self.ask(following)
         raise Transient(f"the list {path} of {_NAME} is too long to search")
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._access.close()
+        await super().close()
+
+    async def _request(self, method: str, path: str, **options: Any) -> HttpReply:
+        # The limit of a call includes the request for its token.
+        async with asyncio.timeout(self.longest_call.total_seconds()):
+            token = await self._access.token_for(method, path.removeprefix(self.url))
+            reply = await super()._request(method, path, headers=bearer(token), **options)
+            if reply.status != _UNAUTHORIZED or not self._access.replaces(token):
+                return reply
+            # GitHub did nothing with a rejected token, so the request can be sent again.
+            token = await self._access.token_for(method, path.removeprefix(self.url))
+            return await super()._request(method, path, headers=bearer(token), **options)
 
 
 class GithubPetitions(PetitionEffect):

@@ -23,7 +23,11 @@ _T = TypeVar("_T")
 
 
 class Unreachable(Transient):
-    """Raised if no connection could be made. The request was not sent."""
+    """Raised if a request was not sent, such as when no connection could be made."""
+
+
+class NotAuthorized(Transient):
+    """Raised if a request was not sent because the system grants us no authorization for it."""
 
 
 class HttpApi:

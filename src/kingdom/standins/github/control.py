@@ -145,8 +145,8 @@ _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
 def _add_repository(context: ActionContext, action: AddRepository) -> dict[str, Any]:
-    about = {"private": action.private, "default_branch": action.default_branch, "git": action.git}
-    actions.add_repository(context, action.repository, **about)
+    branch, private = action.default_branch, action.private
+    actions.add_repository(context, action.repository, private=private, default_branch=branch, git=action.git)
     return context.bodies.repository(action.repository)
 
 

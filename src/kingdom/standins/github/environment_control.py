@@ -123,8 +123,17 @@ class RateLimitChange(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 def _report_check(context: ActionContext, action: ReportCheck) -> dict[str, Any]:
     sha = action.sha or _head(context, action.repository, action.number)
-    result = {"status": action.status, "conclusion": action.conclusion, "output": action.output, "log": action.log}
-    run = report_check(context, action.repository, sha, action.name, app=action.app, **result)
+    run = report_check(
+        context,
+        action.repository,
+        sha,
+        action.name,
+        app=action.app,
+        status=action.status,
+        conclusion=action.conclusion,
+        output=action.output,
+        log=action.log,
+    )
     return run_body(context.bodies, run)
 
 

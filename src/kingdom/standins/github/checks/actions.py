@@ -95,7 +95,7 @@ def run_again(context: ActionContext, run: dict[str, Any]) -> dict[str, Any]:
     """Queue another run of a check."""
     _queue_run(context, run, "rerequested")
     output = CheckOutput()
-    about = {"app": run["app"], "status": "queued", "conclusion": None, "output": output, "again": True}
+    about: dict[str, Any] = {"app": run["app"], "status": "queued", "conclusion": None, "output": output, "again": True}
     return report_check(context, run["repository"], run["head_sha"], run["name"], **about)
 
 

@@ -66,7 +66,7 @@ async def create_run(request: web.Request) -> web.Response:
     if not asked.name or not asked.head_sha:
         raise GithubRefusal(422, "Invalid request.\n\nname and head_sha weren't supplied.")
     with context.state_file.change("POST check run", repository=name, name=asked.name, sha=asked.head_sha):
-        result = {"status": asked.status, "conclusion": asked.conclusion, "output": asked.output}
+        result: dict[str, Any] = {"status": asked.status, "conclusion": asked.conclusion, "output": asked.output}
         run = report_check(context, name, asked.head_sha, asked.name, app=app, again=True, **result)
         run.update(details_url=asked.details_url, external_id=asked.external_id)
     return web.json_response(run_body(context.bodies, run), status=201)

@@ -14,7 +14,7 @@ from kingdom.standins.github.git_refs import move_ref
 from kingdom.standins.github.graphql.document import GraphqlError, RequestedField, parse_document, select
 from kingdom.standins.github.graphql.objects import GraphqlObjects
 from kingdom.standins.github.merge_state import is_ready
-from kingdom.standins.github.merging import set_auto_merge
+from kingdom.standins.github.merging import MergeMethod, set_auto_merge
 from kingdom.standins.github.review_actions import set_resolved
 
 ROUTES = web.RouteTableDef()
@@ -95,7 +95,8 @@ def _enable_auto_merge(context: ActionContext, caller: GithubCaller, given: Mapp
         raise GraphqlError("UNPROCESSABLE", "The head of the pull request is not the expected one")
     if is_ready(context.state_file.state, stored):
         raise GraphqlError("UNPROCESSABLE", "Pull request is in clean status")
-    set_auto_merge(context, stored, (given.get("mergeMethod") or "MERGE").lower())
+    method = msgspec.convert((given.get("mergeMethod") or "MERGE").lower(), MergeMethod)
+    set_auto_merge(context, stored, method)
     return {"actor": objects.actor(caller.login), "pullRequest": objects.pull_request(stored)}
 
 
