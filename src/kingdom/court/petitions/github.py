@@ -1,9 +1,11 @@
 """Perform petitions on GitHub: comments, reviews and pull requests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, timedelta
 from typing import Any
+
+import msgspec
 
 from kingdom.bus.effects.effect import (
     Absent,
@@ -16,10 +18,17 @@ from kingdom.bus.effects.effect import (
     Throttled,
     Unclear,
 )
-from kingdom.court.petitions.bodies import GithubComment, GithubPullRequest, GithubReview, stored_body
+from kingdom.court.petitions.bodies import (
+    GithubComment,
+    GithubPullRequest,
+    GithubReview,
+    LineComment,
+    stored_body,
+)
 from kingdom.court.petitions.effects import VISIBLE_AFTER, PetitionEffect, earliest_time, without_forbidden_commands
 from kingdom.court.petitions.github_access import GithubAccess
 from kingdom.court.petitions.http_api import LONGEST_CALL, REASON_MAX, HttpApi, call_result, require_body
+from kingdom.court.petitions.review_lines import diff_lines, split_comments, text_with_comments
 from kingdom.court.remote_http import PAUSE, HttpReply, bearer, github_headers, next_page, requested_pause
 from kingdom.court.sentinel.untrusted import clean_text
 from kingdom.errors import Transient
@@ -82,10 +91,7 @@ class GithubPetitions(PetitionEffect):
                 path = f"/repos/{comment.repo}/issues/{comment.number}/comments"
                 return _call_result(await self._api.send(path, {"body": marked(comment.body, attempt)}))
             case "github.review":
-                review = stored_body(GithubReview, document)
-                path = f"/repos/{review.repo}/pulls/{review.number}/reviews"
-                request_body = {"event": review.event, "body": marked(review.body, attempt)}
-                return _call_result(await self._api.send(path, request_body))
+                return await self._submit_review(stored_body(GithubReview, document), attempt)
             case "github.pull_request":
                 return await self._open_pull_request(stored_body(GithubPullRequest, document), attempt)
             case kind:
@@ -113,6 +119,33 @@ class GithubPetitions(PetitionEffect):
             if is_marked(item.get("body"), attempt):
                 return Present(_response(item))
         return Absent()
+
+    async def _submit_review(self, review: GithubReview, attempt: Attempt) -> CallResult:
+        """Submit a review in one call. Line comments outside of the diff move into its text."""
+        pull = f"/repos/{review.repo}/pulls/{review.number}"
+        comments = review.comments or ()
+        files = [file async for file in self._github.every(f"{pull}/files")] if comments else []
+        inside, outside = split_comments(comments, diff_lines(files))
+        reply = await self._send_review(pull, review, attempt, inside, outside)
+        if reply.status == _INVALID and inside:
+            # A push may have changed the diff after it was read.
+            reply = await self._send_review(pull, review, attempt, [], comments)
+        return _call_result(reply)
+
+    async def _send_review(
+        self,
+        pull: str,
+        review: GithubReview,
+        attempt: Attempt,
+        inside: Sequence[LineComment],
+        outside: Sequence[LineComment],
+    ) -> HttpReply:
+        comments = [
+            {**msgspec.to_builtins(each), "body": without_forbidden_commands(each.body, attempt)} for each in inside
+        ]
+        text = marked(text_with_comments(review.body, outside), attempt)
+        request_body = {"event": review.event, "body": text, **({"comments": comments} if comments else {})}
+        return await self._api.send(f"{pull}/reviews", request_body)
 
     async def _open_pull_request(self, wanted: GithubPullRequest, attempt: Attempt) -> CallResult:
         """Create the branch and the pull request, unless they exist already."""
