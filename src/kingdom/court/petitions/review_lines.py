@@ -13,7 +13,7 @@ def diff_lines(files: Iterable[Mapping[str, Any]]) -> set[tuple[str, str, int]]:
     """Return path, side and number of every line that a diff shows. GitHub leaves out the patch of a large file."""
     found = set()
     for file in files:
-        path, old, new = file.get("filename"), 0, 0
+        path, old, new = str(file.get("filename")), 0, 0
         for line in str(file.get("patch") or "").splitlines():
             if hunk := _HUNK.match(line):
                 old, new = int(hunk[1]), int(hunk[2])
