@@ -16,7 +16,7 @@ def build_petition_worker(context: RoleContext) -> Worker:
     if github:
         github_api = GithubApi(github.api_url, github_access(github))
         context.stack.push_async_callback(github_api.close)
-        dispatcher.effect(PETITION_GRANTED["github"], GithubPetitions(github_api))
+        dispatcher.effect(PETITION_GRANTED["github"], GithubPetitions(github_api, github.logins))
     if jira:
         jira_api = JiraApi(jira.url, jira.email, jira.token)
         context.stack.push_async_callback(jira_api.close)

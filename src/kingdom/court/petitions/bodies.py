@@ -88,6 +88,12 @@ class GithubComment(_GithubThread, frozen=True, kw_only=True):
     needs: ClassVar[tuple[str, ...]] = ("repo", "number", "body")
 
 
+class GithubSummary(_GithubThread, frozen=True, kw_only=True):
+    """The one comment of Kingdom on an issue or a pull request that is edited instead of repeated."""
+
+    needs: ClassVar[tuple[str, ...]] = ("repo", "number", "body")
+
+
 class LineComment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A comment on a line of the diff. The side LEFT has the lines before the change, RIGHT those after it."""
 
@@ -185,6 +191,7 @@ class SlackMessage(PetitionBody, frozen=True, kw_only=True):
 
 KINDS: Mapping[str, type[PetitionBody]] = {
     "github.comment": GithubComment,
+    "github.summary": GithubSummary,
     REVIEW: GithubReview,
     "github.pull_request": GithubPullRequest,
     "jira.comment": JiraComment,

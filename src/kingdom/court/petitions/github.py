@@ -1,7 +1,7 @@
-"""Perform petitions on GitHub: comments, reviews and pull requests."""
+"""Perform petitions on GitHub: comments, summaries, reviews and pull requests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import UTC, timedelta
 from typing import Any
 
@@ -22,6 +22,7 @@ from kingdom.court.petitions.bodies import (
     GithubComment,
     GithubPullRequest,
     GithubReview,
+    GithubSummary,
     LineComment,
     stored_body,
 )
@@ -33,6 +34,8 @@ from kingdom.court.remote_http import PAUSE, HttpReply, bearer, github_headers, 
 from kingdom.court.sentinel.untrusted import clean_text
 from kingdom.errors import Transient
 
+# What the last line of a summary begins with.
+SUMMARY_MARK = "<!-- kingdom:summary -->"
 _NAME = "GitHub"
 _PAGE = 100
 _PAGES_MAX = 100
@@ -78,9 +81,10 @@ class GithubApi(HttpApi):
 class GithubPetitions(PetitionEffect):
     """Performs petitions on GitHub. The mark of a petition is an HTML comment at the end of each text."""
 
-    def __init__(self, api: GithubApi, visible_after: timedelta = VISIBLE_AFTER) -> None:
+    def __init__(self, api: GithubApi, logins: Collection[str], visible_after: timedelta = VISIBLE_AFTER) -> None:
         super().__init__(_NAME, api, visible_after)
         self._github = api
+        self._our_logins = frozenset(login.lower() for login in logins)
 
     async def send(self, attempt: Attempt) -> CallResult:
         """Write the comment or the review, or open the pull request."""
@@ -90,6 +94,8 @@ class GithubPetitions(PetitionEffect):
                 comment = stored_body(GithubComment, document)
                 path = f"/repos/{comment.repo}/issues/{comment.number}/comments"
                 return _call_result(await self._api.send(path, {"body": marked(comment.body, attempt)}))
+            case "github.summary":
+                return await self._write_summary(stored_body(GithubSummary, document), attempt)
             case "github.review":
                 return await self._submit_review(stored_body(GithubReview, document), attempt)
             case "github.pull_request":
@@ -101,7 +107,7 @@ class GithubPetitions(PetitionEffect):
         """Search for the result of this attempt or an earlier one."""
         document, since = attempt.request["body"], earliest_time(attempt).astimezone(UTC)
         match attempt.request["kind"]:
-            case "github.comment":
+            case "github.comment" | "github.summary":
                 comment = stored_body(GithubComment, document)
                 path = f"/repos/{comment.repo}/issues/{comment.number}/comments"
                 return await self._find_marked(attempt, path, since=f"{since:%Y-%m-%dT%H:%M:%SZ}")
@@ -119,6 +125,20 @@ class GithubPetitions(PetitionEffect):
             if is_marked(item.get("body"), attempt):
                 return Present(_response(item))
         return Absent()
+
+    async def _write_summary(self, summary: GithubSummary, attempt: Attempt) -> CallResult:
+        """Edit our summary, or write it if there is none yet."""
+        issues = f"/repos/{summary.repo}/issues"
+        text = marked(summary.body, attempt, SUMMARY_MARK)
+        async for comment in self._github.every(f"{issues}/{summary.number}/comments"):
+            if self._is_ours(comment) and is_summary(comment.get("body")):
+                path = f"{issues}/comments/{comment['id']}"
+                return _call_result(await self._api.change(path, {"body": text}))
+        return _call_result(await self._api.send(f"{issues}/{summary.number}/comments", {"body": text}))
+
+    def _is_ours(self, comment: Mapping[str, Any]) -> bool:
+        author = comment.get("user")
+        return isinstance(author, dict) and str(author.get("login")).lower() in self._our_logins
 
     async def _submit_review(self, review: GithubReview, attempt: Attempt) -> CallResult:
         """Submit a review in one call. Line comments outside of the diff move into its text."""
@@ -193,10 +213,15 @@ class GithubPetitions(PetitionEffect):
         return None
 
 
-def marked(text: str, attempt: Attempt) -> str:
+def marked(text: str, attempt: Attempt, first_mark: str = "") -> str:
     """Return a text in the form in which it is sent: without forbidden commands, and with the mark."""
-    mark = f"<!-- kingdom:{attempt.identifier} {attempt.request['mark']} -->"
+    mark = f"{first_mark}<!-- kingdom:{attempt.identifier} {attempt.request['mark']} -->"
     return f"{without_forbidden_commands(text, attempt).rstrip()}\n\n{mark}".lstrip()
+
+
+def is_summary(text: Any) -> bool:
+    """Return whether a text of ours is a summary. No agent can imitate it, since its mark is in our last line."""
+    return isinstance(text, str) and text.rstrip().rpartition("\n")[2].startswith(SUMMARY_MARK)
 
 
 def is_marked(text: Any, attempt: Attempt) -> bool:

@@ -48,6 +48,10 @@ class HttpApi:
         # A redirect would turn the POST into a GET, whose success proves nothing.
         return await self._request("POST", path, data=msgspec.json.encode(body), allow_redirects=False)
 
+    async def change(self, path: str, body: Mapping[str, Any]) -> HttpReply:
+        """Send a PATCH request."""
+        return await self._request("PATCH", path, data=msgspec.json.encode(body), allow_redirects=False)
+
     async def close(self) -> None:
         """Close all connections."""
         if self._session:

@@ -74,6 +74,7 @@ ALLOWED = GeneralPolicy(
         PetitionRule(kind=kind, at_most=3)
         for kind in (
             "github.comment",
+            "github.summary",
             "github.review",
             "github.pull_request",
             "jira.comment",
@@ -101,7 +102,7 @@ def assignment(**more: Any) -> Assignment:
 
 
 def github_effect(url: str) -> GithubPetitions:
-    return GithubPetitions(GithubApi(url, UserToken("github-token"), LONGEST_CALL), SETTLES_AFTER)
+    return GithubPetitions(GithubApi(url, UserToken("github-token"), LONGEST_CALL), ["kingdom-bot"], SETTLES_AFTER)
 
 
 def jira_effect(url: str) -> JiraPetitions:

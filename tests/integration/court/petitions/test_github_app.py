@@ -44,7 +44,7 @@ def app_settings(installation: int, key: str = "") -> GitHubAppSettings:
 
 async def perform(url: str, settings: GitHubAppSettings, *petitions: tuple[str, dict[str, Any]]) -> list[CallResult]:
     """Perform petitions as an App and return their results."""
-    effect = GithubPetitions(api := GithubApi(url, AppInstallation(url, settings)))
+    effect = GithubPetitions(api := GithubApi(url, AppInstallation(url, settings)), [f"{SLUG}[bot]"])
     results = []
     for number, (kind, body) in enumerate(petitions):
         request = {"kind": kind, "body": {"repo": REPOSITORY, **body}, "mark": f"mark{number}", "commands": []}
@@ -68,13 +68,21 @@ async def test_each_call_gets_a_token_for_its_repository_and_its_permission_only
         app_settings(installation),
         ("github.comment", {"number": 1, "body": "Hello."}),
         ("github.comment", {"number": 1, "body": "Again."}),
+        ("github.summary", {"number": 1, "body": "So far."}),
+        ("github.summary", {"number": 1, "body": "Finally."}),
         ("github.review", {"number": 1, "event": "COMMENT", "body": "Fine."}),
         ("github.pull_request", {"title": "Fix", "head": "fix", "head_sha": HEAD, "base": "main"}),
     )
-    assert [type(result) for result in results] == [Acked] * 4
-    assert await tokens(site) == [{"issues": "write"}, {"pull_requests": "write"}, {"contents": "write"}]
+    assert [type(result) for result in results] == [Acked] * 6
+    assert await tokens(site) == [
+        {"issues": "write"},
+        {"issues": "read"},
+        {"pull_requests": "write"},
+        {"contents": "write"},
+    ]
     authors = {each["user"]["login"] for each in await site.read(COMMENTS)}
     assert authors == {f"{SLUG}[bot]"}
+    assert len(await site.read(COMMENTS)) == 3
 
 
 async def test_a_token_is_reused_and_replaced_five_minutes_before_its_end(site: Site) -> None:

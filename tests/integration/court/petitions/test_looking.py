@@ -123,7 +123,9 @@ async def test_a_server_that_cannot_be_reached_was_sent_nothing() -> None:
 
 async def test_a_server_that_answers_too_late_leaves_it_open_whether_it_did_it(pull_request: RunningServer) -> None:
     pull_request.application[FAULTS].add([ServerFault(kind="delay", seconds=3)])
-    hasty = GithubPetitions(GithubApi(pull_request.url, UserToken("github-token"), timedelta(seconds=1)))
+    hasty = GithubPetitions(
+        GithubApi(pull_request.url, UserToken("github-token"), timedelta(seconds=1)), ["kingdom-bot"]
+    )
     async with at_hand(hasty) as effect:
         with pytest.raises(TimeoutError):
             await effect.call(attempt("github.comment", THREAD))
