@@ -14,10 +14,16 @@ from kingdom.views.setup import AppManifest, AppWebhook
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Print what a GitHub App of Kingdom needs.")
 
 
+@app.callback()
+def _group() -> None:
+    """Print what a GitHub App of Kingdom needs."""
+    # Without this function, Typer leaves out the verb of a noun that has only one.
+
+
 @storeless_command(app, "manifest", result=one(AppManifest))
 async def manifest(
     output: CommandOutput,
-    webhook: Annotated[str, typer.Argument(metavar="WEBHOOK_URL", help="Where GitHub reaches the Sentinel.")],
+    webhook: Annotated[str, typer.Argument(metavar="URL", help="Where GitHub reaches the Sentinel.")],
     name: Annotated[str, typer.Option(help="The name of the App, which is unique on GitHub.")] = "kingdom",
     homepage: Annotated[str, typer.Option(help="The page that GitHub links to; by default the webhook's.")] = "",
 ) -> None:

@@ -12,7 +12,7 @@ from kingdom.standins.github.action_context import ActionContext, find_issue
 from kingdom.standins.github.api import base_of, body_of, format_time, not_found
 from kingdom.standins.github.commits import NO_COMMIT, commit_of_ref, set_ref
 from kingdom.standins.github.review_actions import ReviewEvent
-from kingdom.standins.github.review_threads import LineComment
+from kingdom.standins.github.review_threads import ReviewedLine
 from kingdom.standins.server import CONTROL
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -99,7 +99,7 @@ class SubmitReview(IssueAction, kw_only=True):
 
     event: ReviewEvent = "COMMENT"
     body: str = ""
-    comments: list[LineComment] = []
+    comments: list[ReviewedLine] = []
 
 
 class PushCommit(GithubAction, kw_only=True):

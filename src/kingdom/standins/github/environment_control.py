@@ -39,7 +39,7 @@ class ReportCheck(GithubAction, kw_only=True):
     log: str = ""
 
 
-class ReportStatus(GithubAction, kw_only=True):
+class ReportCommitStatus(GithubAction, kw_only=True):
     """Report a status of a commit, by default of the head of a pull request."""
 
     number: int | None = None
@@ -137,7 +137,7 @@ def _report_check(context: ActionContext, action: ReportCheck) -> dict[str, Any]
     return run_body(context.bodies, run)
 
 
-def _report_status(context: ActionContext, action: ReportStatus) -> dict[str, Any]:
+def _report_status(context: ActionContext, action: ReportCommitStatus) -> dict[str, Any]:
     sha = action.sha or _head(context, action.repository, action.number)
     asked = NewStatus(state=action.state, context=action.context, description=action.description)
     return status_body(context.bodies, report_status(context, action.repository, sha, asked))
@@ -216,7 +216,7 @@ def _context(request: web.Request) -> ActionContext:
 
 ROUTES = [
     web.post(f"{CONTROL}/check", act_on(ReportCheck, _report_check)),
-    web.post(f"{CONTROL}/status", act_on(ReportStatus, _report_status)),
+    web.post(f"{CONTROL}/status", act_on(ReportCommitStatus, _report_status)),
     web.post(f"{CONTROL}/permission", act_on(SetPermission, _set_permission)),
     web.post(f"{CONTROL}/protection", act_on(ProtectBranches, _protect)),
     web.post(f"{CONTROL}/team", _set_team),

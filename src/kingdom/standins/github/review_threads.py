@@ -29,7 +29,7 @@ _REVIEW = _PULL + r"/reviews/{id:\d+}"
 _COMMENT = _PULLS + r"/comments/{id:\d+}"
 
 
-class LineComment(msgspec.Struct):
+class ReviewedLine(msgspec.Struct):
     """A comment of a review on one line."""
 
     path: str
@@ -44,7 +44,7 @@ class _NewReview(msgspec.Struct):
     body: str = ""
     event: ReviewEvent | None = None
     commit_id: str | None = None
-    comments: list[LineComment] = []
+    comments: list[ReviewedLine] = []
 
 
 class _Submission(msgspec.Struct):
@@ -52,7 +52,7 @@ class _Submission(msgspec.Struct):
     body: str = ""
 
 
-class _NewLineComment(LineComment):
+class _NewLineComment(ReviewedLine):
     commit_id: str = ""
     in_reply_to: int | None = None
 

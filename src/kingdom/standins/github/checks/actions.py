@@ -6,7 +6,7 @@ import msgspec
 
 from kingdom.standins.github.action_context import ActionContext
 from kingdom.standins.github.checks.bodies import run_body, suite_body
-from kingdom.standins.github.checks.results import latest_runs, suite_result
+from kingdom.standins.github.merge_state import latest_runs, suite_result
 from kingdom.standins.github.merging import merge_waiting
 from kingdom.standins.github.webhooks import queue_webhooks
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from kingdom.standins.github.api import user_id
 from kingdom.standins.github.bodies import GithubBodies
-from kingdom.standins.github.checks.results import latest_runs, suite_result
+from kingdom.standins.github.merge_state import latest_runs, suite_result
 
 
 def run_body(bodies: GithubBodies, run: dict[str, Any]) -> dict[str, Any]:

@@ -29,9 +29,9 @@ from kingdom.standins.github.checks.actions import (
     run_again,
 )
 from kingdom.standins.github.checks.bodies import annotation_body, run_body, status_body, suite_body
-from kingdom.standins.github.checks.results import combined_state, latest_runs, latest_statuses
 from kingdom.standins.github.commits import has_commit
 from kingdom.standins.github.git_refs import resolve
+from kingdom.standins.github.merge_state import combined_state, latest_runs, latest_statuses
 from kingdom.standins.server import STATE_FILE
 
 ROUTES = web.RouteTableDef()
