@@ -42,6 +42,7 @@ COURT = frozenset(
             "init",
             "doctor",
             "config",
+            "github",
             "general",
             "event",
             "why",
@@ -240,6 +241,8 @@ def test_commands_about_the_court(commands: JsonCommands, tmp_path: Path, monkey
     assert commands.run_json("doctor", "--offline")["ok"]
     commands.run_json("config check")
     assert commands.run_json("config example")["text"]
+    manifest = commands.run_json("github manifest", "https://kingdom.example/hook")
+    assert manifest["default_permissions"]["issues"] == "write"
     assert commands.run_json("config schema")["$defs"]
     assert commands.run_json("completion", "bash")["text"]
     _generals(commands)

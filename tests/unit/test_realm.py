@@ -166,6 +166,17 @@ def test_shown_settings_contain_no_secret(tmp_path: Path) -> None:
     assert "hush" not in mask_secrets(Realm(database_url="postgresql://me:7hu/hush@host/db"))["database_url"]
 
 
+def test_an_app_needs_a_webhook_and_its_key_is_a_secret(tmp_path: Path) -> None:
+    (tmp_path / "app.pem").write_text("hush\nhush\n")
+    app = "sentinel:\n  github:\n    logins: [bot]\n"
+    assert "a token or an app is missing" in complaint(tmp_path, app)
+    app += "    app: {id: 1, key: file:app.pem, installation: 2}\n"
+    assert "an app receives events only by webhook" in complaint(tmp_path, app)
+    realm = read(tmp_path, f"{app}    webhook: {{secrets: [hush-1]}}\n")
+    assert secrets_of(realm) == {"hush\nhush", "hush-1"}
+    assert mask_secrets(realm)["sentinel"]["github"]["app"] == {"id": 1, "key": "***", "installation": 2}
+
+
 def test_an_error_near_a_secret_does_not_show_it(tmp_path: Path) -> None:
     wrong = f"{GITHUB}hush\n    poll_seconds: never\n    webhook: {{secrets: hush}}\n"
     assert "hush" not in complaint(tmp_path, wrong)

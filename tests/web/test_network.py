@@ -10,7 +10,7 @@ from bench.servers import free_port
 from kingdom.access.settings import WebSettings
 from kingdom.bus import Bus, LogCursor, Operations
 from tests.contract.backends import BackendUnderTest
-from tests.integration.web.scene import furnish
+from tests.integration.web.scene import fill_realm
 from tests.integration.web.site import Site, serving
 from tests.web.browser import signed_in
 from tests.web.test_every_page import PAGES
@@ -61,7 +61,7 @@ async def test_a_page_that_slept_longer_than_the_log_shows_the_truth(
 ) -> None:
     log, address = TrimmedLog(), WebSettings(address=f"127.0.0.1:{free_port()}")
     async with serving(backend, tmp_path, address) as site:
-        await furnish(site.bus)
+        await fill_realm(site.bus)
         context = await browser.new_context()
         secret = await site.invite("anna")
         page = await context.new_page()

@@ -21,6 +21,8 @@ def _load_first_steps(noun: str) -> typer.Typer | None:
             from kingdom.cli.setup.doctor import app
         case "config":
             from kingdom.cli.setup.config import app
+        case "github":
+            from kingdom.cli.setup.github import app
         case "up":
             from kingdom.cli.up.commands import app
         case _:

@@ -62,14 +62,19 @@ def decode_json(raw: bytes) -> Any:
         raise MalformedEvent("this is not a JSON document") from error
 
 
-def github_headers(token: str) -> dict[str, str]:
-    """Return the headers of every GitHub request."""
+def github_headers(token: str = "") -> dict[str, str]:
+    """Return the headers of every GitHub request. Without a token, the request says itself who sends it."""
     return {
-        "Authorization": f"Bearer {token}",
+        **(bearer(token) if token else {}),
         "Accept": "application/vnd.github+json",
         "X-GitHub-Api-Version": "2022-11-28",
         "User-Agent": "kingdom",
     }
+
+
+def bearer(token: str) -> dict[str, str]:
+    """Return the header that authorizes a request by a token."""
+    return {"Authorization": f"Bearer {token}"}
 
 
 def jira_headers(email: str, token: str) -> dict[str, str]:

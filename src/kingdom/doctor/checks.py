@@ -68,6 +68,7 @@ def _store() -> list[Check]:
 def _external_services() -> list[Check]:
     return [
         Check(name="github", run=external_services.check_github, remedy=_NETWORK, needs_network=True),
+        Check(name="github-app", run=external_services.check_github_app, remedy=_NETWORK, needs_network=True),
         Check(name="jira", run=external_services.check_jira, remedy=_NETWORK, needs_network=True),
         Check(name="slack-bot", run=external_services.check_slack_bot, remedy=_NETWORK, needs_network=True),
         Check(name="slack-socket", run=external_services.check_slack_socket, remedy=_NETWORK, needs_network=True),

@@ -9,7 +9,13 @@ from typing import TypeVar
 import aiohttp
 
 from kingdom.court.petitions.github import GithubApi
-from kingdom.court.petitions.http_api import HttpApi, Unreachable
+from kingdom.court.petitions.github_access import (
+    APP_PERMISSIONS,
+    AppInstallation,
+    UserToken,
+    missing_permissions,
+)
+from kingdom.court.petitions.http_api import HttpApi, NotAuthorized, Unreachable
 from kingdom.court.petitions.jira import JiraApi
 from kingdom.court.remote_http import HttpReply
 from kingdom.doctor.check import CheckResult, fail, ok, run_in_thread, skipped, warn
@@ -24,7 +30,7 @@ _SLACK_SCOPES = frozenset(
     {"chat:write", "reactions:write", "im:write", "app_mentions:read", "channels:read", "groups:read"}
     | {"channels:history", "groups:history", "im:history", "metadata.message:read"}
 )
-_Api = TypeVar("_Api", bound=HttpApi)
+_Api = TypeVar("_Api", bound=HttpApi | AppInstallation)
 
 
 async def check_github(context: CheckContext) -> CheckResult:
@@ -32,9 +38,11 @@ async def check_github(context: CheckContext) -> CheckResult:
     settings = context.realm.sentinel.github
     if settings is None:
         return skipped(_NOT_CONFIGURED)
+    if not settings.token:
+        return skipped("not needed: events arrive by webhook, and an App performs petitions")
     source = context.describe_source("sentinel", "github", "token")
     token = f"a classic token with the scopes notifications and repo in {source}"
-    async with _calling(GithubApi(settings.api_url, settings.token, CALL_LIMIT), "GitHub") as api:
+    async with _calling(GithubApi(settings.api_url, UserToken(settings.token), CALL_LIMIT), "GitHub") as api:
         user = await api.ask("/user")
         if user.status == _UNAUTHORIZED:
             return fail("GitHub rejects the token: 401", f"put {token}")
@@ -55,6 +63,40 @@ async def check_github(context: CheckContext) -> CheckResult:
         return warn(f"{login} has no requests left this hour", "raise sentinel.github.poll_seconds, and wait")
     scopes = user.headers.get("X-OAuth-Scopes", "")
     return ok(f"{login}{', scopes ' + scopes if scopes else ''}{f'; {left} requests left' if left else ''}")
+
+
+async def check_github_app(context: CheckContext) -> CheckResult:
+    """Check the key of the GitHub App, its installation, and the permissions that the installation grants."""
+    settings = context.realm.sentinel.github
+    if settings is None or settings.app is None:
+        return skipped(_NOT_CONFIGURED)
+    number = settings.app.id
+    key = f"put a private key of the App {number} in {context.describe_source('sentinel', 'github', 'app', 'key')}"
+    async with _calling(AppInstallation(settings.api_url, settings.app, CALL_LIMIT), "GitHub") as app:
+        try:
+            about = await app.show()
+            installation = await app.show(f"/installations/{settings.app.installation}")
+        except NotAuthorized as error:
+            return fail(str(error), key)
+    slug = _text(about, "slug")
+    if about.status in (_UNAUTHORIZED, _NOT_FOUND):
+        return fail(f"GitHub rejects the key of the App {number}: {about.status}", key)
+    if not about.ok or not slug:
+        return fail(f"GitHub answered {about.status} to GET /app", "check sentinel.github.api_url")
+    if not installation.ok or not isinstance(installation.body, dict):
+        found = f"{slug} has no installation {settings.app.installation}: {installation.status}"
+        return fail(found, "put the last number of the installation's page in sentinel.github.app.installation")
+    if installation.body.get("suspended_at"):
+        return fail(f"the installation {settings.app.installation} of {slug} is suspended", "unsuspend it on GitHub")
+    granted = installation.body.get("permissions")
+    if missing := missing_permissions(granted if isinstance(granted, dict) else {}):
+        found = f"the installation of {slug} lacks the permissions {', '.join(missing)}"
+        return fail(found, "grant them in the settings of the App, and accept them in those of the installation")
+    bot = f"{slug}[bot]"
+    if bot.lower() not in (each.lower() for each in settings.logins):
+        found = f"{bot} is not in sentinel.github.logins: Kingdom would react to its own comments"
+        return fail(found, f'add "{bot}" to sentinel.github.logins')
+    return ok(f"{bot} may {', '.join(f'{level} {name}' for name, level in APP_PERMISSIONS.items())}")
 
 
 async def check_jira(context: CheckContext) -> CheckResult:

@@ -3,6 +3,7 @@
 from kingdom.bus.worker import Worker
 from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.court.petitions.github import GithubApi, GithubPetitions
+from kingdom.court.petitions.github_access import github_access
 from kingdom.court.petitions.jira import JiraApi, JiraPetitions
 from kingdom.court.streams import PETITION_GRANTED, PETITION_STREAM
 from kingdom.roles.context import RoleContext
@@ -13,9 +14,9 @@ def build_petition_worker(context: RoleContext) -> Worker:
     dispatcher = Dispatcher()
     github, jira = context.realm.sentinel.github, context.realm.sentinel.jira
     if github:
-        github_api = GithubApi(github.api_url, github.token)
+        github_api = GithubApi(github.api_url, github_access(github))
         context.stack.push_async_callback(github_api.close)
-        dispatcher.effect(PETITION_GRANTED["github"], GithubPetitions(github_api))
+        dispatcher.effect(PETITION_GRANTED["github"], GithubPetitions(github_api, github.logins))
     if jira:
         jira_api = JiraApi(jira.url, jira.email, jira.token)
         context.stack.push_async_callback(jira_api.close)

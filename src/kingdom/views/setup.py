@@ -20,6 +20,24 @@ class ExampleSettings(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
+class AppWebhook(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a GitHub App sends its webhooks."""
+
+    url: str
+    active: bool
+
+
+class AppManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The manifest of a GitHub App, with the field names of GitHub."""
+
+    name: str
+    url: str
+    public: bool
+    hook_attributes: AppWebhook
+    default_permissions: dict[str, str]
+    default_events: list[str]
+
+
 class CompletionScript(msgspec.Struct, frozen=True, kw_only=True):
     """The completion script of a shell."""
 

@@ -12,7 +12,8 @@ from kingdom.standins.github.application import build_github
 from kingdom.standins.jira import application as jira
 from kingdom.standins.server import start
 from tests.integration.doctor.scene import look, look_at, write_settings
-from tests.integration.standins.github import TOKEN, standing_in
+from tests.integration.standins.github import TOKEN, Site, standing_in
+from tests.integration.standins.github_app import APP, SLUG, app_key, install, other_key
 from tests.integration.standins.slack_scene import APP_TOKEN, BOT_TOKEN, workspace
 
 WRONG = "a-wrong-secret"
@@ -150,3 +151,50 @@ async def test_a_bot_without_its_scopes_is_reported(tmp_path: Path) -> None:
     finally:
         await running.stop()
     assert (report.status, "reactions:write" in report.found, "chat:write" in report.found) == ("fail", True, False)
+
+
+def with_app(directory: Path, site: Site, installation: int, *, key: str = "", login: str = f"{SLUG}[bot]") -> Path:
+    (directory / "app.pem").write_text(key or app_key())
+    app = {"id": APP, "key": "file:app.pem", "installation": installation}
+    github = {"app": app, "logins": [login], "api_url": site.url, "webhook": {"secrets": ["hush"]}}
+    return write_settings(directory, sentinel={"github": github})
+
+
+async def test_an_app_with_every_permission_is_well_and_needs_no_token(tmp_path: Path) -> None:
+    async with standing_in(tmp_path / "github.json") as site:
+        config = with_app(tmp_path, site, await install(site))
+        report, token = await look_at("github-app", config=config), await look_at("github", config=config)
+    assert (report.status, report.found.startswith(f"{SLUG}[bot] may ")) == ("ok", True)
+    assert token.status == "skipped"
+
+
+async def test_an_app_names_what_its_installation_lacks(tmp_path: Path) -> None:
+    async with standing_in(tmp_path / "github.json") as site:
+        installation = await install(site, permissions={"contents": "read", "pull_requests": "write"})
+        report = await look_at("github-app", config=with_app(tmp_path, site, installation))
+    lacks = f"the installation of {SLUG} lacks the permissions contents=write, issues=write"
+    assert (report.status, report.found) == ("fail", lacks)
+
+
+@pytest.mark.parametrize(
+    ("problem", "found"),
+    [
+        ("key", f"GitHub rejects the key of the App {APP}: 401"),
+        ("no key", "sentinel.github.app.key is not a private key in PEM format"),
+        ("installation", f"{SLUG} has no installation 99: 404"),
+        ("suspended", f"of {SLUG} is suspended"),
+        ("login", f"{SLUG}[bot] is not in sentinel.github.logins"),
+    ],
+)
+async def test_a_wrong_part_of_an_app_is_reported(tmp_path: Path, problem: str, found: str) -> None:
+    key = {"key": other_key(), "no key": "hello"}.get(problem, "")
+    async with standing_in(tmp_path / "github.json") as site:
+        installation = await install(site, suspended=problem == "suspended")
+        number, login = (
+            99 if problem == "installation" else installation,
+            "bot" if problem == "login" else f"{SLUG}[bot]",
+        )
+        report = await look_at("github-app", config=with_app(tmp_path, site, number, key=key, login=login))
+    assert report.status == "fail"
+    assert found in report.found
+    assert "PRIVATE KEY" not in repr(report)

@@ -210,7 +210,7 @@ async def test_assets_are_kept_by_browsers_until_they_change(site: Site, name: s
 
 @pytest.mark.parametrize("path", [*LISTS, RUNNING])
 async def test_the_first_page_with_its_files_is_at_most_100_kilobytes_over_the_wire(site: Site, path: str) -> None:
-    await furnish(site.bus)
+    await fill_realm(site.bus)
     headers = {"Cookie": await site.signs_in("anna"), "Accept-Encoding": "gzip, deflate", **BROWSER}
     page = (await site.send("GET", path, **{name.replace("-", "_"): value for name, value in headers.items()})).text
     files = set(re.findall(r'"(/assets/[^"]+)"', page))

@@ -44,7 +44,8 @@ _WORDS: Words = {
     },
     "GitHubSettings": {
         "seen_days": _SEEN_DAYS,
-        "token": "A classic token with the scopes `notifications` and `repo`.",
+        "token": "A classic token with the scopes `notifications` and `repo`. Default: none; then an `app` is needed.",
+        "app": "A GitHub App that performs petitions instead of the token. Default: none.",
         "logins": "The accounts that Kingdom uses, the owner of the token first. Their own actions are ignored.",
         "api_url": "The address of the API; change it for GitHub Enterprise.",
         "poll_seconds": _POLL_SECONDS,
@@ -53,6 +54,11 @@ _WORDS: Words = {
         "ignore_actors": "Accounts whose actions are ignored, as globs, such as `*[bot]`.",
         "webhook": "The address for webhooks from GitHub. Default: GitHub is only polled.",
         "look_back_hours": _LOOK_BACK,
+    },
+    "GitHubAppSettings": {
+        "id": "The number of the App, from its settings on GitHub.",
+        "key": "A private key of the App in PEM format, such as `file:app.pem`.",
+        "installation": "The number of the installation, from the address of its page on GitHub.",
     },
     "GitHubWebhookSettings": {
         "secrets": "The secrets that sign a delivery. List two while you replace one by the other.",

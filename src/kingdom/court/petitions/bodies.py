@@ -1,10 +1,10 @@
 """The kinds of petitions: a typed body for each, its defaults, and the target that a policy checks."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from kingdom.court.package import REVIEW, ReviewEvent
 from kingdom.errors import MalformedEvent
@@ -17,6 +17,8 @@ _Channel = Annotated[str, Meta(pattern=r"\A[#@]?[^\s#@,<>]*\Z", max_length=80)]
 _Branch = Annotated[str, Meta(pattern=r"\A(|(?![/.-])(?!.*(\.\.|//|@\{|\.lock\Z))[^\s~^:?*\[\\]+)\Z", max_length=200)]
 # These lengths leave room for the mark that the court appends: GitHub allows 65,536 characters, and Jira 32,767.
 _GithubText = Annotated[str, Meta(max_length=60_000)]
+# Every line comment can move into the body.
+_REVIEW_TEXT_MAX = 60_000
 _JiraText = Annotated[str, Meta(pattern=r"\S", max_length=30_000)]
 _B = TypeVar("_B", bound="PetitionBody")
 
@@ -86,14 +88,38 @@ class GithubComment(_GithubThread, frozen=True, kw_only=True):
     needs: ClassVar[tuple[str, ...]] = ("repo", "number", "body")
 
 
+class GithubSummary(_GithubThread, frozen=True, kw_only=True):
+    """The one comment of Kingdom on an issue or a pull request that is edited instead of repeated."""
+
+    needs: ClassVar[tuple[str, ...]] = ("repo", "number", "body")
+
+
+class LineComment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A comment on a line of the diff. The side LEFT has the lines before the change, RIGHT those after it."""
+
+    path: Annotated[str, Meta(pattern=r"\A[^/\x00-\x1f`][^\x00-\x1f`]*\Z", max_length=500)]
+    line: Annotated[int, Meta(ge=1, le=10**7)]
+    side: Literal["LEFT", "RIGHT"] = "RIGHT"
+    body: Annotated[str, Meta(pattern=r"\S", max_length=8_000)]
+
+
 class GithubReview(_GithubThread, frozen=True, kw_only=True):
-    """A review of a pull request. Only an approval may have an empty body."""
+    """A review of a pull request. Only an approval, or a review with line comments, may have an empty body."""
 
     event: ReviewEvent
+    # It is unset by default, so that a review without it keeps its id.
+    comments: Annotated[tuple[LineComment, ...], Meta(max_length=50)] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        if self.event != "APPROVE" and not self.body.strip():
+        if self.event != "APPROVE" and not self.body.strip() and not self.comments:
             raise ValueError(f"a review with the event {self.event} needs a body")
+        if self.comments and self._text_length > _REVIEW_TEXT_MAX:
+            raise ValueError(f"a review with line comments has at most {_REVIEW_TEXT_MAX} characters")
+
+    @property
+    def _text_length(self) -> int:
+        """Return the length of its text if every line comment moves into it."""
+        return len(self.body) + sum(len(each.path) + len(each.body) + 30 for each in self.comments or ())
 
 
 class GithubPullRequest(_GithubBody, frozen=True, kw_only=True):
@@ -165,6 +191,7 @@ class SlackMessage(PetitionBody, frozen=True, kw_only=True):
 
 KINDS: Mapping[str, type[PetitionBody]] = {
     "github.comment": GithubComment,
+    "github.summary": GithubSummary,
     REVIEW: GithubReview,
     "github.pull_request": GithubPullRequest,
     "jira.comment": JiraComment,

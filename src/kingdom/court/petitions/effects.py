@@ -13,7 +13,7 @@ from kingdom.bus.port import Transaction
 from kingdom.clock import utc_now
 from kingdom.court.petitions.commands import without_commands
 from kingdom.court.petitions.decision import TOO_LATE, PetitionState
-from kingdom.court.petitions.http_api import HttpApi, Unreachable, unreachable_result
+from kingdom.court.petitions.http_api import HttpApi, NotAuthorized, Unreachable, unreachable_result
 from kingdom.court.petitions.settlement import settle_petition
 from kingdom.court.streams import PetitionGranted
 
@@ -63,6 +63,8 @@ class PetitionEffect(Effect[PetitionGranted]):
             return await self.send(attempt)
         except Unreachable as error:
             return unreachable_result(self.name, error)
+        except NotAuthorized as error:
+            return Rejected(str(error))
 
     @abstractmethod
     async def send(self, attempt: Attempt) -> CallResult:

@@ -1,8 +1,11 @@
-"""Perform petitions on GitHub: comments, reviews and pull requests."""
+"""Perform petitions on GitHub: comments, summaries, reviews and pull requests."""
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import UTC, timedelta
 from typing import Any
+
+import msgspec
 
 from kingdom.bus.effects.effect import (
     Absent,
@@ -15,24 +18,36 @@ from kingdom.bus.effects.effect import (
     Throttled,
     Unclear,
 )
-from kingdom.court.petitions.bodies import GithubComment, GithubPullRequest, GithubReview, stored_body
+from kingdom.court.petitions.bodies import (
+    GithubComment,
+    GithubPullRequest,
+    GithubReview,
+    GithubSummary,
+    LineComment,
+    stored_body,
+)
 from kingdom.court.petitions.effects import VISIBLE_AFTER, PetitionEffect, earliest_time, without_forbidden_commands
+from kingdom.court.petitions.github_access import GithubAccess
 from kingdom.court.petitions.http_api import LONGEST_CALL, REASON_MAX, HttpApi, call_result, require_body
-from kingdom.court.remote_http import PAUSE, HttpReply, github_headers, next_page, requested_pause
+from kingdom.court.petitions.review_lines import diff_lines, split_comments, text_with_comments
+from kingdom.court.remote_http import PAUSE, HttpReply, bearer, github_headers, next_page, requested_pause
 from kingdom.court.sentinel.untrusted import clean_text
 from kingdom.errors import Transient
 
+# What the last line of a summary begins with.
+SUMMARY_MARK = "<!-- kingdom:summary -->"
 _NAME = "GitHub"
 _PAGE = 100
 _PAGES_MAX = 100
-_FORBIDDEN, _NOT_FOUND, _INVALID, _TOO_MANY = 403, 404, 422, 429
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _INVALID, _TOO_MANY = 401, 403, 404, 422, 429
 
 
 class GithubApi(HttpApi):
-    """GitHub's REST API for the account of a token."""
+    """GitHub's REST API. The authorization can differ from request to request."""
 
-    def __init__(self, url: str, token: str, longest_call: timedelta = LONGEST_CALL) -> None:
-        super().__init__(url, github_headers(token), longest_call)
+    def __init__(self, url: str, access: GithubAccess, longest_call: timedelta = LONGEST_CALL) -> None:
+        super().__init__(url, github_headers(), longest_call)
+        self._access = access
 
     async def every(self, path: str, **parameters: str | int) -> AsyncIterator[dict[str, Any]]:
         """Yield every item of a list, page by page."""
@@ -46,13 +61,30 @@ class GithubApi(HttpApi):
             reply = await self.ask(following)
         raise Transient(f"the list {path} of {_NAME} is too long to search")
 
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._access.close()
+        await super().close()
+
+    async def _request(self, method: str, path: str, **options: Any) -> HttpReply:
+        # The limit of a call includes the request for its token.
+        async with asyncio.timeout(self.longest_call.total_seconds()):
+            token = await self._access.token_for(method, path.removeprefix(self.url))
+            reply = await super()._request(method, path, headers=bearer(token), **options)
+            if reply.status != _UNAUTHORIZED or not self._access.replaces(token):
+                return reply
+            # GitHub did nothing with a rejected token, so the request can be sent again.
+            token = await self._access.token_for(method, path.removeprefix(self.url))
+            return await super()._request(method, path, headers=bearer(token), **options)
+
 
 class GithubPetitions(PetitionEffect):
     """Performs petitions on GitHub. The mark of a petition is an HTML comment at the end of each text."""
 
-    def __init__(self, api: GithubApi, visible_after: timedelta = VISIBLE_AFTER) -> None:
+    def __init__(self, api: GithubApi, logins: Collection[str], visible_after: timedelta = VISIBLE_AFTER) -> None:
         super().__init__(_NAME, api, visible_after)
         self._github = api
+        self._our_logins = frozenset(login.lower() for login in logins)
 
     async def send(self, attempt: Attempt) -> CallResult:
         """Write the comment or the review, or open the pull request."""
@@ -62,11 +94,10 @@ class GithubPetitions(PetitionEffect):
                 comment = stored_body(GithubComment, document)
                 path = f"/repos/{comment.repo}/issues/{comment.number}/comments"
                 return _call_result(await self._api.send(path, {"body": marked(comment.body, attempt)}))
+            case "github.summary":
+                return await self._write_summary(stored_body(GithubSummary, document), attempt)
             case "github.review":
-                review = stored_body(GithubReview, document)
-                path = f"/repos/{review.repo}/pulls/{review.number}/reviews"
-                request_body = {"event": review.event, "body": marked(review.body, attempt)}
-                return _call_result(await self._api.send(path, request_body))
+                return await self._submit_review(stored_body(GithubReview, document), attempt)
             case "github.pull_request":
                 return await self._open_pull_request(stored_body(GithubPullRequest, document), attempt)
             case kind:
@@ -76,7 +107,7 @@ class GithubPetitions(PetitionEffect):
         """Search for the result of this attempt or an earlier one."""
         document, since = attempt.request["body"], earliest_time(attempt).astimezone(UTC)
         match attempt.request["kind"]:
-            case "github.comment":
+            case "github.comment" | "github.summary":
                 comment = stored_body(GithubComment, document)
                 path = f"/repos/{comment.repo}/issues/{comment.number}/comments"
                 return await self._find_marked(attempt, path, since=f"{since:%Y-%m-%dT%H:%M:%SZ}")
@@ -94,6 +125,47 @@ class GithubPetitions(PetitionEffect):
             if is_marked(item.get("body"), attempt):
                 return Present(_response(item))
         return Absent()
+
+    async def _write_summary(self, summary: GithubSummary, attempt: Attempt) -> CallResult:
+        """Edit our summary, or write it if there is none yet."""
+        issues = f"/repos/{summary.repo}/issues"
+        text = marked(summary.body, attempt, SUMMARY_MARK)
+        async for comment in self._github.every(f"{issues}/{summary.number}/comments"):
+            if self._is_ours(comment) and is_summary(comment.get("body")):
+                path = f"{issues}/comments/{comment['id']}"
+                return _call_result(await self._api.change(path, {"body": text}))
+        return _call_result(await self._api.send(f"{issues}/{summary.number}/comments", {"body": text}))
+
+    def _is_ours(self, comment: Mapping[str, Any]) -> bool:
+        author = comment.get("user")
+        return isinstance(author, dict) and str(author.get("login")).lower() in self._our_logins
+
+    async def _submit_review(self, review: GithubReview, attempt: Attempt) -> CallResult:
+        """Submit a review in one call. Line comments outside of the diff move into its text."""
+        pull = f"/repos/{review.repo}/pulls/{review.number}"
+        comments = review.comments or ()
+        files = [file async for file in self._github.every(f"{pull}/files")] if comments else []
+        inside, outside = split_comments(comments, diff_lines(files))
+        reply = await self._send_review(pull, review, attempt, inside, outside)
+        if reply.status == _INVALID and inside:
+            # A push may have changed the diff after it was read.
+            reply = await self._send_review(pull, review, attempt, [], comments)
+        return _call_result(reply)
+
+    async def _send_review(
+        self,
+        pull: str,
+        review: GithubReview,
+        attempt: Attempt,
+        inside: Sequence[LineComment],
+        outside: Sequence[LineComment],
+    ) -> HttpReply:
+        comments = [
+            {**msgspec.to_builtins(each), "body": without_forbidden_commands(each.body, attempt)} for each in inside
+        ]
+        text = marked(text_with_comments(review.body, outside), attempt)
+        request_body = {"event": review.event, "body": text, **({"comments": comments} if comments else {})}
+        return await self._api.send(f"{pull}/reviews", request_body)
 
     async def _open_pull_request(self, wanted: GithubPullRequest, attempt: Attempt) -> CallResult:
         """Create the branch and the pull request, unless they exist already."""
@@ -141,10 +213,15 @@ class GithubPetitions(PetitionEffect):
         return None
 
 
-def marked(text: str, attempt: Attempt) -> str:
+def marked(text: str, attempt: Attempt, first_mark: str = "") -> str:
     """Return a text in the form in which it is sent: without forbidden commands, and with the mark."""
-    mark = f"<!-- kingdom:{attempt.identifier} {attempt.request['mark']} -->"
+    mark = f"{first_mark}<!-- kingdom:{attempt.identifier} {attempt.request['mark']} -->"
     return f"{without_forbidden_commands(text, attempt).rstrip()}\n\n{mark}".lstrip()
+
+
+def is_summary(text: Any) -> bool:
+    """Return whether a text of ours is a summary. No agent can imitate it, since its mark is in our last line."""
+    return isinstance(text, str) and text.rstrip().rpartition("\n")[2].startswith(SUMMARY_MARK)
 
 
 def is_marked(text: Any, attempt: Attempt) -> bool:

@@ -23,7 +23,11 @@ _T = TypeVar("_T")
 
 
 class Unreachable(Transient):
-    """Raised if no connection could be made. The request was not sent."""
+    """Raised if a request was not sent, such as when no connection could be made."""
+
+
+class NotAuthorized(Transient):
+    """Raised if a request was not sent because the system grants us no authorization for it."""
 
 
 class HttpApi:
@@ -43,6 +47,10 @@ class HttpApi:
         """Send a POST request."""
         # A redirect would turn the POST into a GET, whose success proves nothing.
         return await self._request("POST", path, data=msgspec.json.encode(body), allow_redirects=False)
+
+    async def change(self, path: str, body: Mapping[str, Any]) -> HttpReply:
+        """Send a PATCH request."""
+        return await self._request("PATCH", path, data=msgspec.json.encode(body), allow_redirects=False)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -65,7 +65,9 @@ class Sentinel:
 
     def _watches(self, session: aiohttp.ClientSession) -> list[Coroutine[Any, Any, None]]:
         watches = [self._repeat("memory", self._end_old_records)]
-        if github := self._settings.github:
+        github = self._settings.github
+        # GitHub has notifications only for users.
+        if github and github.token:
             poll = partial(poll_github, self._bus, session, github, self._clock)
             watches.append(self._repeat("github", partial(_poll_and_log, "github", poll)))
         if jira := self._settings.jira:

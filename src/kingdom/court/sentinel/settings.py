@@ -43,13 +43,23 @@ class GitHubWebhookSettings(_SentinelSection, frozen=True, kw_only=True):
     store_seconds: _Period = 8.0
 
 
+class GitHubAppSettings(_SentinelSection, frozen=True, kw_only=True):
+    """An installation of a GitHub App, which performs petitions. `key` is a private key of the App in PEM format."""
+
+    id: _Count
+    key: Annotated[str, Meta(min_length=1)]
+    installation: _Count
+
+
 class GitHubSettings(_SourceSettings, frozen=True, kw_only=True):
     """Which GitHub activity is relevant. `logins` are all our accounts; the first one owns the token.
 
     `repos` and `ignore_actors` are globs. If `reasons` is empty, all reasons are relevant.
+    GitHub has notifications only for users, so they are polled only with a token. An App performs petitions.
     """
 
-    token: str
+    token: str = ""
+    app: GitHubAppSettings | None = None
     logins: Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1)]
     api_url: str = "https://api.github.com"
     poll_seconds: _Period = 60.0
@@ -59,6 +69,12 @@ class GitHubSettings(_SourceSettings, frozen=True, kw_only=True):
     webhook: GitHubWebhookSettings | None = None
     # How far back the first poll looks.
     look_back_hours: _Period = 24.0
+
+    def __post_init__(self) -> None:
+        if not self.token and not self.app:
+            raise ValueError("a token or an app is missing: Kingdom needs one of them to use GitHub")
+        if not self.token and not self.webhook:
+            raise ValueError("a webhook is missing: without a token, an app receives events only by webhook")
 
     @property
     def host(self) -> str:

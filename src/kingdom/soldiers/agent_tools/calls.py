@@ -134,7 +134,9 @@ _DESCRIPTIONS = {
     ),
     "petition": (
         "Ask for an output that needs credentials; policy decides, and you get the verdict. Kinds and bodies:"
-        " github.comment {body}, github.review {event: COMMENT | REQUEST_CHANGES, seldom APPROVE, body},"
+        " github.comment {body}, github.summary {body} for the one comment that is edited later,"
+        " github.review {event: COMMENT | REQUEST_CHANGES, seldom APPROVE, body,"
+        " comments: [{path, line, side: RIGHT | LEFT, body}] on lines of the diff},"
         " github.pull_request {title, body, base} for your changes, jira.comment {body}, jira.transition {to},"
         " slack.message {text, channel}. repo, number, key and channel follow from your task unless you name others."
     ),

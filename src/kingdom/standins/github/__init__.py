@@ -1,4 +1,4 @@
-"""A local server that behaves like the REST API and the webhooks of GitHub.
+"""A local server that behaves like the API and the webhooks of GitHub.
 
-All requests come from one user, the account of Kingdom. This package calls it "our user".
+Requests come from one user, the account of Kingdom, which this package calls "our user", or from GitHub Apps.
 """

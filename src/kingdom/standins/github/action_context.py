@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
-from kingdom.standins.github.api import base_of, format_time, not_found
+from kingdom.standins.github.api import base_of, caller_of, format_time, not_found
 from kingdom.standins.github.bodies import GithubBodies
 from kingdom.standins.server import STATE_FILE
 from kingdom.standins.state_file import StateFile
@@ -36,9 +36,9 @@ class ActionContext:
 
 
 def our_context(request: web.Request) -> ActionContext:
-    """Return the context of a request of our user."""
-    login = request.app[STATE_FILE].state["login"]
-    return ActionContext(application=request.app, base=base_of(request), by=login, at=format_time())
+    """Return the context of a request of our user, or of our App."""
+    by = caller_of(request).login
+    return ActionContext(application=request.app, base=base_of(request), by=by, at=format_time())
 
 
 def find_issue(state: dict[str, Any], repository: str, number: int | str, *, pull: bool = False) -> dict[str, Any]:

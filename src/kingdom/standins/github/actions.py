@@ -2,22 +2,23 @@
 
 import hashlib
 import re
-from typing import Any, Literal
+from typing import Any
 
 from kingdom.standins.github.action_context import ActionContext
 from kingdom.standins.github.api import GithubRefusal, invalid
+from kingdom.standins.github.commits import NO_COMMIT, commit_of_ref, set_ref
 from kingdom.standins.github.webhooks import queue_webhooks
 from kingdom.standins.state_file import StateFile
 
-ReviewEvent = Literal["APPROVE", "REQUEST_CHANGES", "COMMENT"]
-_REVIEW_STATES = {"APPROVE": "APPROVED", "REQUEST_CHANGES": "CHANGES_REQUESTED", "COMMENT": "COMMENTED"}
 
-
-def add_repository(context: ActionContext, name: str, *, private: bool = False, default_branch: str = "main") -> None:
-    """Create a repository unless it exists."""
+def add_repository(
+    context: ActionContext, name: str, *, private: bool = False, default_branch: str = "main", git: str | None = None
+) -> None:
+    """Create a repository unless it exists. `git` is the directory with its branches and commits, if it has one."""
     if name not in context.state_file.state["repositories"]:
         stored = {"id": context.state_file.next_number("id"), "private": private, "default_branch": default_branch}
-        context.state_file.state["repositories"][name] = stored | {"created_at": context.at}
+        stored |= {"created_at": context.at, "git": git, "collaborators": {}, "protection": {}}
+        context.state_file.state["repositories"][name] = stored
         context.state_file.state["issues"][name] = {}
 
 
@@ -26,8 +27,8 @@ def open_issue(
 ) -> dict[str, Any]:
     """Open an issue."""
     issue = _add_issue(context, repository, title=title, body=body, labels=labels, pull=None)
-    _notify_us(context, issue, body)
-    _queue_webhook(context, issue, "opened")
+    notify_us(context, issue, body)
+    queue_webhook(context, issue, "opened")
     if assignees:
         assign(context, issue, assignees)
     return issue
@@ -55,9 +56,14 @@ def open_pull_request(
             raise invalid("PullRequest", "custom", message=message)
     if (owner, ref) == (repository.partition("/")[0], base):
         raise invalid("PullRequest", "custom", message=f"No commits between {base} and {ref}")
+    state = context.state_file.state
+    known = commit_of_ref(state, repository, f"refs/heads/{ref}")
+    if state["repositories"][repository].get("git") and known is None:
+        raise invalid("PullRequest", "invalid", field="head")
+    base_sha = commit_of_ref(state, repository, f"refs/heads/{base}") or new_sha(context.state_file)
     pull = {
-        "head": {"owner": owner, "ref": ref, "sha": sha or _new_sha(context.state_file)},
-        "base": {"owner": repository.partition("/")[0], "ref": base, "sha": _new_sha(context.state_file)},
+        "head": {"owner": owner, "ref": ref, "sha": sha or known or new_sha(context.state_file)},
+        "base": {"owner": repository.partition("/")[0], "ref": base, "sha": base_sha},
         "draft": draft,
         "files": files or [],
         "commits": 1,
@@ -65,10 +71,14 @@ def open_pull_request(
         "merged_at": None,
         "merged_by": None,
         "merge_commit_sha": None,
+        "auto_merge": None,
+        # Whether the server has computed if the pull request can be merged.
+        "examined": False,
+        "conflict": False,
     }
     stored = _add_issue(context, repository, title=title, body=body, labels=[], pull=pull)
-    _notify_us(context, stored, body)
-    _queue_webhook(context, stored, "opened")
+    notify_us(context, stored, body)
+    queue_webhook(context, stored, "opened")
     return stored
 
 
@@ -79,10 +89,10 @@ def request_review(context: ActionContext, pull: dict[str, Any], reviewers: list
     requested = pull["pull"]["requested_reviewers"]
     for reviewer in reviewers:
         requested.extend([reviewer] if reviewer not in requested else [])
-        _touch(context, pull)
+        touch(context, pull)
         if reviewer == context.state_file.state["login"]:
-            _notify_us(context, pull, because="review_requested")
-        _queue_webhook(context, pull, "review_requested", requested_reviewer=context.bodies.user(reviewer))
+            notify_us(context, pull, because="review_requested")
+        queue_webhook(context, pull, "review_requested", requested_reviewer=context.bodies.user(reviewer))
 
 
 def withdraw_review_request(context: ActionContext, pull: dict[str, Any], reviewers: list[str]) -> None:
@@ -90,130 +100,138 @@ def withdraw_review_request(context: ActionContext, pull: dict[str, Any], review
     requested = pull["pull"]["requested_reviewers"]
     for reviewer in [each for each in reviewers if each in requested]:
         requested.remove(reviewer)
-        _touch(context, pull)
-        _queue_webhook(context, pull, "review_request_removed", requested_reviewer=context.bodies.user(reviewer))
+        touch(context, pull)
+        queue_webhook(context, pull, "review_request_removed", requested_reviewer=context.bodies.user(reviewer))
 
 
 def comment(context: ActionContext, issue: dict[str, Any], body: str) -> dict[str, Any]:
     """Comment on an issue or a pull request."""
     stored = {
-        **_new_reference(context, issue),
+        **new_reference(context, issue),
         "body": body,
         "created_at": context.at,
         "updated_at": context.at,
     }
     context.state_file.state["comments"].append(stored)
-    _touch(context, issue)
-    _notify_us(context, issue, body, latest=f"/repos/{issue['repository']}/issues/comments/{stored['id']}")
+    touch(context, issue)
+    notify_us(context, issue, body, latest=f"/repos/{issue['repository']}/issues/comments/{stored['id']}")
     bodies = context.bodies
     payload = {"issue": bodies.issue(issue), "comment": bodies.comment(stored)}
     queue_webhooks(context, "issue_comment", "created", issue["repository"], payload)
     return stored
 
 
-def draft_review(
-    context: ActionContext,
-    pull: dict[str, Any],
-    *,
-    body: str,
-    commit_id: str | None,
-    line_comments: list[dict[str, Any]],
-) -> dict[str, Any]:
-    """Create a pending review, which only its author can see."""
-    commit = commit_id or pull["pull"]["head"]["sha"]
-    stored = {
-        **_new_reference(context, pull),
-        "body": body,
-        "commit_id": commit,
-        "state": "PENDING",
-        "submitted_at": None,
-    }
-    context.state_file.state["reviews"].append(stored)
-    for line_comment in line_comments:
-        details = {"review_id": stored["id"], "commit_id": commit, "created_at": context.at}
-        context.state_file.state["review_comments"].append({**_new_reference(context, pull), **details, **line_comment})
-    return stored
-
-
-def submit_review(context: ActionContext, pull: dict[str, Any], review: dict[str, Any], verdict: ReviewEvent) -> None:
-    """Submit a review with its verdict, and remove its author from the requested reviewers."""
-    if review["user"] == pull["user"] and verdict != "COMMENT":
-        action = "approve" if verdict == "APPROVE" else "request changes on"
-        raise GithubRefusal(422, "Unprocessable Entity", f"Can not {action} your own pull request")
-    bodies = context.bodies
-    line_comments = [each for each in bodies.parts_of(pull, "review_comments") if each["review_id"] == review["id"]]
-    if verdict != "APPROVE" and not review["body"] and not line_comments:
-        raise GithubRefusal(422, "Unprocessable Entity", "Body can't be blank")
-    review.update(state=_REVIEW_STATES[verdict], submitted_at=context.at)
-    requested = pull["pull"]["requested_reviewers"]
-    requested[:] = [each for each in requested if each != review["user"]]
-    _touch(context, pull)
-    _notify_us(context, pull, review["body"], *(each["body"] for each in line_comments), latest=None)
-    # GitHub writes the state of a review in lower case in webhooks.
-    review_body = {**bodies.review(review), "state": review["state"].lower()}
-    payload = {"review": review_body, "pull_request": bodies.pull_request(pull)}
-    queue_webhooks(context, "pull_request_review", "submitted", pull["repository"], payload)
-    for line_comment in line_comments:
-        payload = {"comment": bodies.review_comment(line_comment), "pull_request": bodies.pull_request(pull)}
-        queue_webhooks(context, "pull_request_review_comment", "created", pull["repository"], payload)
+def edit_comment(context: ActionContext, stored: dict[str, Any], body: str | None) -> None:
+    """Change the text of a comment, or delete the comment."""
+    state, bodies = context.state_file.state, context.bodies
+    issue = state["issues"][stored["repository"]][str(stored["number"])]
+    before = {"changes": {"body": {"from": stored["body"]}}} if body is not None else {}
+    if body is None:
+        state["comments"].remove(stored)
+    else:
+        stored.update(body=body, updated_at=context.at)
+    payload = {"issue": bodies.issue(issue), "comment": bodies.comment(stored), **before}
+    queue_webhooks(context, "issue_comment", "edited" if before else "deleted", stored["repository"], payload)
 
 
 def push(context: ActionContext, pull: dict[str, Any], sha: str | None) -> None:
-    """Push a commit to the branch of a pull request."""
-    head = pull["pull"]["head"]
-    before, head["sha"] = head["sha"], sha or _new_sha(context.state_file)
-    pull["pull"]["commits"] += 1
-    _touch(context, pull)
-    _notify_us(context, pull)
-    _queue_webhook(context, pull, "synchronize", before=before, after=head["sha"])
+    """Push a commit to the branch of a pull request. Without `sha`, it is the branch of the git directory."""
+    head, name = pull["pull"]["head"], pull["repository"]
+    ref, state = f"refs/heads/{head['ref']}", context.state_file.state
+    after = sha or (state["repositories"][name].get("git") and commit_of_ref(state, name, ref))
+    after = after or new_sha(context.state_file)
+    if head["owner"] != name.partition("/")[0]:
+        _move_head(context, pull, head["sha"], after)
+        return
+    before = head["sha"]
+    set_ref(state, name, ref, after, before)
+    move_branch(context, name, head["ref"], before, after)
 
 
-def close(context: ActionContext, issue: dict[str, Any], *, merge: bool = False) -> None:
-    """Close an issue or a pull request; `merge` merges a pull request."""
+def move_branch(
+    context: ActionContext, repository: str, branch: str, before: str, after: str | None, *, conflict: bool = False
+) -> None:
+    """Announce a push to a branch, and update its pull requests. `after` is None if the branch was deleted.
+
+    `conflict` lets every pull request onto the branch conflict with it, in a repository without a git directory.
+    """
+    pulls = [each for each in context.state_file.state["issues"][repository].values() if each["pull"]]
+    owner = repository.partition("/")[0]
+    user = context.bodies.user(context.by)
+    about = {"ref": f"refs/heads/{branch}", "before": before, "after": after or NO_COMMIT, "deleted": after is None}
+    queue_webhooks(context, "push", None, repository, {**about, "forced": False, "commits": [], "pusher": user})
+    for stored in [each for each in pulls if each["state"] == "open"]:
+        pull = stored["pull"]
+        if (pull["head"]["owner"], pull["head"]["ref"]) == (owner, branch):
+            if after is None:
+                close(context, stored)
+            else:
+                _move_head(context, stored, before, after)
+        elif pull["base"]["ref"] == branch and after:
+            pull["base"]["sha"] = after
+            pull.update(examined=False, conflict=conflict or pull.get("conflict", False))
+
+
+def _move_head(context: ActionContext, pull: dict[str, Any], before: str, after: str) -> None:
+    pull["pull"]["head"]["sha"] = after
+    pull["pull"].update(commits=pull["pull"]["commits"] + 1, examined=False, conflict=False)
+    touch(context, pull)
+    notify_us(context, pull)
+    queue_webhook(context, pull, "synchronize", before=before, after=after)
+
+
+def close(context: ActionContext, issue: dict[str, Any], *, merge_sha: str | None = None) -> None:
+    """Close an issue or a pull request. `merge_sha` is the commit that merged a pull request."""
     issue.update(state="closed", closed_at=context.at, closed_by=context.by)
     if not issue["pull"]:
         issue["state_reason"] = "completed"
-    elif merge:
-        sha = _new_sha(context.state_file)
-        issue["pull"].update(merged_at=context.at, merged_by=context.by, merge_commit_sha=sha)
-    _touch(context, issue)
-    _notify_us(context, issue, part="state_change")
-    _queue_webhook(context, issue, "closed")
+    elif merge_sha:
+        issue["pull"].update(merged_at=context.at, merged_by=context.by, merge_commit_sha=merge_sha, auto_merge=None)
+    touch(context, issue)
+    notify_us(context, issue, part="state_change")
+    queue_webhook(context, issue, "closed")
 
 
 def reopen(context: ActionContext, issue: dict[str, Any]) -> None:
     """Reopen an issue or a pull request."""
     issue.update(state="open", closed_at=None, closed_by=None)
     issue["state_reason"] = None if issue["pull"] else "reopened"
-    _touch(context, issue)
-    _notify_us(context, issue, part="state_change")
-    _queue_webhook(context, issue, "reopened")
+    touch(context, issue)
+    notify_us(context, issue, part="state_change")
+    queue_webhook(context, issue, "reopened")
 
 
 def edit(context: ActionContext, issue: dict[str, Any], changed: dict[str, Any]) -> None:
     """Change the title or text of an issue or a pull request."""
     before = {name: {"from": issue[name]} for name in changed}
     issue.update(changed)
-    _touch(context, issue)
-    _queue_webhook(context, issue, "edited", changes=before)
+    touch(context, issue)
+    queue_webhook(context, issue, "edited", changes=before)
 
 
 def assign(context: ActionContext, issue: dict[str, Any], assignees: list[str]) -> None:
     """Assign users. A repeated assignment notifies again."""
     for assignee in assignees:
         issue["assignees"].extend([assignee] if assignee not in issue["assignees"] else [])
-        _touch(context, issue)
+        touch(context, issue)
         if assignee == context.state_file.state["login"]:
-            _notify_us(context, issue, because="assign")
-        _queue_webhook(context, issue, "assigned", assignee=context.bodies.user(assignee))
+            notify_us(context, issue, because="assign")
+        queue_webhook(context, issue, "assigned", assignee=context.bodies.user(assignee))
 
 
 def label(context: ActionContext, issue: dict[str, Any], names: list[str]) -> None:
     """Add labels to an issue or a pull request."""
     for name in [each for each in names if each not in issue["labels"]]:
         issue["labels"].append(name)
-        _touch(context, issue)
-        _queue_webhook(context, issue, "labeled", label=context.bodies.label(issue["repository"], name))
+        touch(context, issue)
+        queue_webhook(context, issue, "labeled", label=context.bodies.label(issue["repository"], name))
+
+
+def unlabel(context: ActionContext, issue: dict[str, Any], name: str) -> None:
+    """Remove a label from an issue or a pull request."""
+    issue["labels"].remove(name)
+    touch(context, issue)
+    queue_webhook(context, issue, "unlabeled", label=context.bodies.label(issue["repository"], name))
 
 
 def _add_issue(
@@ -249,17 +267,18 @@ def _add_issue(
     return stored
 
 
-def _new_reference(context: ActionContext, issue: dict[str, Any]) -> dict[str, Any]:
+def new_reference(context: ActionContext, issue: dict[str, Any]) -> dict[str, Any]:
     """Return a new id, the issue, and the author of a comment or review."""
     place = {"repository": issue["repository"], "number": issue["number"]}
     return {"id": context.state_file.next_number("id"), **place, "user": context.by}
 
 
-def _touch(context: ActionContext, issue: dict[str, Any]) -> None:
+def touch(context: ActionContext, issue: dict[str, Any]) -> None:
+    """Record that an issue or a pull request changed."""
     issue["updated_at"] = context.at
 
 
-def _notify_us(
+def notify_us(
     context: ActionContext,
     issue: dict[str, Any],
     *texts: str | None,
@@ -296,7 +315,8 @@ def _notify_us(
     state["threads_changed_at"] = max(state["threads_changed_at"] or "", context.at)
 
 
-def _queue_webhook(context: ActionContext, issue: dict[str, Any], action: str, **more: Any) -> None:
+def queue_webhook(context: ActionContext, issue: dict[str, Any], action: str, **more: Any) -> None:
+    """Queue the webhook of a change of an issue or a pull request."""
     bodies = context.bodies
     if issue["pull"]:
         payload = {"number": issue["number"], "pull_request": bodies.whole_pull_request(issue), **more}
@@ -309,5 +329,6 @@ def _branches(pull: dict[str, Any]) -> tuple[str, str, str]:
     return pull["head"]["owner"], pull["head"]["ref"], pull["base"]["ref"]
 
 
-def _new_sha(state_file: StateFile) -> str:
+def new_sha(state_file: StateFile) -> str:
+    """Return the name of a new commit."""
     return hashlib.sha256(f"commit {state_file.next_number('commit')}".encode()).hexdigest()[:40]

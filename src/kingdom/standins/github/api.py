@@ -2,7 +2,8 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -10,14 +11,37 @@ from zlib import crc32
 
 import msgspec
 from aiohttp import web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
 
 from kingdom.standins.server import CONTROL, STATE_FILE
 from kingdom.standins.state_file import StateFile
 
 TOKEN = web.AppKey("token", str)
+# The prefix of downloads, which need no authentication.
+LOGS = "/_logs"
 _WINDOW_SECONDS = 3600
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GithubCaller:
+    """Who sends a request: our user, an App, or an installation of an App with its permissions and repositories.
+
+    `permissions` is None for a user, who may do everything. `repositories` is None if all are accessible.
+    """
+
+    login: str
+    app: str | None = None
+    installation: int | None = None
+    permissions: Mapping[str, str] | None = None
+    repositories: Sequence[str] | None = None
+
+    def can_see(self, repository: str) -> bool:
+        """Return whether a repository exists for the caller."""
+        return self.repositories is None or repository in self.repositories
+
+
+_CALLER = web.RequestKey("caller", GithubCaller)
 
 
 class GithubRefusal(Exception):
@@ -64,10 +88,15 @@ def base_of(request: web.Request) -> str:
     return str(request.url.origin())
 
 
+def caller_of(request: web.Request) -> GithubCaller:
+    """Return who sent a request."""
+    return request[_CALLER]
+
+
 def repository_of(request: web.Request) -> str:
     """Return the full name of the repository in the path. Raise GithubRefusal if it does not exist."""
     name = f"{request.match_info['owner']}/{request.match_info['name']}"
-    if name not in request.app[STATE_FILE].state["repositories"]:
+    if name not in request.app[STATE_FILE].state["repositories"] or not caller_of(request).can_see(name):
         raise not_found()
     return name
 
@@ -114,17 +143,27 @@ def page_of(
     return web.json_response(shown, headers={"Link": written} if written else {})
 
 
-@web.middleware
-async def answer_like_github(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Authenticate requests, apply rate limits, and add the common headers."""
+def answer_like_github(authenticate: Callable[[web.Request], GithubCaller]) -> Middleware:
+    """Return a middleware that authenticates requests, applies rate limits, and adds the common headers."""
+
+    @web.middleware
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path.startswith((CONTROL, LOGS)):
+            try:
+                return await handler(request)
+            except GithubRefusal as refused:
+                return refused.answer()
+        return await _answer(request, handler, authenticate)
+
+    return answer
+
+
+async def _answer(
+    request: web.Request, handler: Handler, authenticate: Callable[[web.Request], GithubCaller]
+) -> web.StreamResponse:
     state_file = request.app[STATE_FILE]
-    if request.path.startswith(CONTROL):
-        try:
-            return await handler(request)
-        except GithubRefusal as refused:
-            return refused.answer()
     try:
-        _authenticate(request)
+        request[_CALLER] = authenticate(request)
         _check_rate_limit(request, state_file)
         answer = await handler(request)
     except GithubRefusal as refused:
@@ -138,6 +177,8 @@ async def answer_like_github(request: web.Request, handler: Handler) -> web.Stre
     if answer.status not in (304, 401, 429) and limits["used"] < limits["limit"] and request.path != "/rate_limit":
         limits["used"] += 1
     answer.headers.update(_limit_headers(limits))
+    if _CALLER in request and caller_of(request).app is None:
+        answer.headers["X-OAuth-Scopes"] = "notifications, repo"
     return answer
 
 
@@ -147,15 +188,6 @@ def limits_of(state_file: StateFile) -> dict[str, Any]:
     if time.time() >= limits["reset"]:
         limits.update(used=0, reset=int(time.time()) + _WINDOW_SECONDS)
     return limits
-
-
-def _authenticate(request: web.Request) -> None:
-    given = request.headers.get("Authorization", "")
-    if not given:
-        raise GithubRefusal(401, "Requires authentication")
-    scheme, _, token = given.partition(" ")
-    if scheme.lower() not in ("bearer", "token") or token.strip() != request.app[TOKEN]:
-        raise GithubRefusal(401, "Bad credentials")
 
 
 def _check_rate_limit(request: web.Request, state_file: StateFile) -> None:
@@ -176,7 +208,6 @@ def _check_rate_limit(request: web.Request, state_file: StateFile) -> None:
 def _limit_headers(limits: dict[str, Any]) -> dict[str, str]:
     return {
         "X-GitHub-Media-Type": "github.v3; format=json",
-        "X-OAuth-Scopes": "notifications, repo",
         "X-RateLimit-Limit": str(limits["limit"]),
         "X-RateLimit-Remaining": str(limits["limit"] - limits["used"]),
         "X-RateLimit-Used": str(limits["used"]),

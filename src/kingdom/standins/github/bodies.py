@@ -4,7 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kingdom.standins.github.api import user_id
+from kingdom.standins.github.commits import files_of
+from kingdom.standins.github.merge_state import mergeability
 
+# The end of the login of an App.
+_BOT = "[bot]"
 _HIDDEN = "********"
 
 
@@ -27,7 +31,7 @@ class GithubBodies:
             "html_url": f"{self.base}/{login}",
             "repos_url": f"{url}/repos",
             "events_url": f"{url}/events{{/privacy}}",
-            "type": "User",
+            "type": "Bot" if login.endswith(_BOT) else "User",
             "site_admin": False,
         }
 
@@ -107,27 +111,28 @@ class GithubBodies:
             "head": self._branch(name, pull["head"]),
             "base": self._branch(name, pull["base"]),
             "draft": pull["draft"],
-            "auto_merge": None,
+            "auto_merge": self._auto_merge(pull.get("auto_merge")),
             "_links": {rel: {"href": href} for rel, href in (links | {"statuses": statuses}).items()},
         }
 
     def whole_pull_request(self, stored: dict[str, Any]) -> dict[str, Any]:
         """Return a complete pull request."""
-        pull = stored["pull"]
+        pull, files = stored["pull"], files_of(self.state, stored)
+        mergeable, mergeable_state = mergeability(self.state, stored)
         return {
             **self.pull_request(stored),
             "merged": pull["merged_at"] is not None,
-            "mergeable": None if stored["state"] == "closed" else True,
-            "mergeable_state": "unknown" if stored["state"] == "closed" else "clean",
+            "mergeable": mergeable,
+            "mergeable_state": mergeable_state,
             "rebaseable": None,
             "merged_by": pull["merged_by"] and self.user(pull["merged_by"]),
             "comments": len(self.parts_of(stored, "comments")),
             "review_comments": len(self.parts_of(stored, "review_comments")),
             "maintainer_can_modify": False,
             "commits": pull["commits"],
-            "additions": sum(each["additions"] for each in pull["files"]),
-            "deletions": sum(each["deletions"] for each in pull["files"]),
-            "changed_files": len(pull["files"]),
+            "additions": sum(each["additions"] for each in files),
+            "deletions": sum(each["deletions"] for each in files),
+            "changed_files": len(files),
         }
 
     def comment(self, stored: dict[str, Any]) -> dict[str, Any]:
@@ -175,11 +180,13 @@ class GithubBodies:
             "node_id": f"PRRC_{stored['id']}",
             "diff_hunk": "",
             **{name: stored[name] for name in ("path", "body", "line", "position", "side", "start_line")},
+            "original_line": stored["line"],
             "commit_id": stored["commit_id"],
             "original_commit_id": stored["commit_id"],
+            **({"in_reply_to_id": stored["in_reply_to"]} if stored.get("in_reply_to") else {}),
             "user": self.user(stored["user"]),
             "created_at": stored["created_at"],
-            "updated_at": stored["created_at"],
+            "updated_at": stored.get("updated_at") or stored["created_at"],
             "html_url": page,
             "pull_request_url": self._url(stored, "pulls"),
             "author_association": "CONTRIBUTOR",
@@ -243,6 +250,17 @@ class GithubBodies:
         """Return the comments, reviews or review comments of an issue or a pull request, oldest first."""
         place = (issue["repository"], issue["number"])
         return [each for each in self.state[kind] if (each["repository"], each["number"]) == place]
+
+    def thread_of_comment(self, pull: dict[str, Any], first: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the line comments of the thread that begins with a comment, oldest first."""
+        parts = self.parts_of(pull, "review_comments")
+        return [each for each in parts if first["id"] in (each["id"], each.get("in_reply_to"))]
+
+    def _auto_merge(self, stored: dict[str, Any] | None) -> dict[str, Any] | None:
+        if stored is None:
+            return None
+        texts = {"commit_title": None, "commit_message": None}
+        return {"enabled_by": self.user(stored["by"]), "merge_method": stored["method"], **texts}
 
     def _common_fields(self, stored: dict[str, Any], url: str, page: str) -> dict[str, Any]:
         """Return the common fields of issues and pull requests."""

@@ -1,6 +1,5 @@
-"""The control interface of the GitHub stand-in: actions of other users and rate limits, for tests and the demo."""
+"""The control interface of the GitHub stand-in: actions of other users, for tests and the demo."""
 
-import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
@@ -8,12 +7,13 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from kingdom.standins.github import actions
+from kingdom.standins.github import actions, merging, review_actions
 from kingdom.standins.github.action_context import ActionContext, find_issue
-from kingdom.standins.github.api import base_of, body_of, format_time, limits_of
-from kingdom.standins.github.pull_requests import LineComment
-from kingdom.standins.github.webhooks import add_hook
-from kingdom.standins.server import CONTROL, STATE_FILE
+from kingdom.standins.github.api import base_of, body_of, format_time, not_found
+from kingdom.standins.github.commits import NO_COMMIT, commit_of_ref, set_ref
+from kingdom.standins.github.review_actions import ReviewEvent
+from kingdom.standins.github.review_threads import ReviewedLine
+from kingdom.standins.server import CONTROL
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -41,6 +41,7 @@ class AddRepository(GithubAction, kw_only=True):
 
     private: bool = False
     default_branch: str = "main"
+    git: str | None = None
 
 
 class PullRequestFile(msgspec.Struct, kw_only=True):
@@ -96,15 +97,41 @@ class WriteComment(IssueAction, kw_only=True):
 class SubmitReview(IssueAction, kw_only=True):
     """Submit a review."""
 
-    event: actions.ReviewEvent = "COMMENT"
+    event: ReviewEvent = "COMMENT"
     body: str = ""
-    comments: list[LineComment] = []
+    comments: list[ReviewedLine] = []
 
 
-class PushCommit(IssueAction, kw_only=True):
-    """Push a commit to the branch of a pull request."""
+class PushCommit(GithubAction, kw_only=True):
+    """Push a commit to the branch of a pull request, or to any branch.
 
+    `conflict` lets every pull request onto the branch conflict with it, in a repository without a git directory.
+    """
+
+    number: int | None = None
+    branch: str = ""
     sha: str | None = None
+    conflict: bool = False
+
+
+class LabelIssue(IssueAction, kw_only=True):
+    """Add a label to an issue or a pull request, or remove it."""
+
+    label: str
+
+
+class ReplyToComment(GithubAction, kw_only=True):
+    """Reply to the first comment of a thread."""
+
+    comment: int
+    body: str
+
+
+class ResolveThread(GithubAction, kw_only=True):
+    """Resolve the thread that begins with a comment, or open it again."""
+
+    comment: int
+    resolved: bool = True
 
 
 class CloseIssue(IssueAction, kw_only=True):
@@ -113,42 +140,13 @@ class CloseIssue(IssueAction, kw_only=True):
     merge: bool = False
 
 
-class AddHook(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Register a webhook, by default for all repositories."""
-
-    url: str
-    secret: str = ""
-    repository: str | None = None
-    events: tuple[str, ...] = ("*",)
-    content_type: str = "json"
-
-
-class SecondaryRateLimit(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A secondary rate limit for the next `times` requests with a method."""
-
-    times: int = 1
-    retry_after: int | None = 60
-    status: int = 403
-    method: str = "*"
-
-
-class RateLimitChange(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """New rate limits. Omitted values stay unchanged."""
-
-    limit: int | None = None
-    remaining: int | None = None
-    reset_seconds: int | None = None
-    status: int | None = None
-    poll_interval: int | None = None
-    secondary: SecondaryRateLimit | None = None
-
-
 _Action = TypeVar("_Action", bound=GithubAction)
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
 def _add_repository(context: ActionContext, action: AddRepository) -> dict[str, Any]:
-    actions.add_repository(context, action.repository, private=action.private, default_branch=action.default_branch)
+    branch, private = action.default_branch, action.private
+    actions.add_repository(context, action.repository, private=private, default_branch=branch, git=action.git)
     return context.bodies.repository(action.repository)
 
 
@@ -202,20 +200,64 @@ def _comment(context: ActionContext, action: WriteComment) -> dict[str, Any]:
 def _review(context: ActionContext, action: SubmitReview) -> dict[str, Any]:
     pull = find_issue(context.state_file.state, action.repository, action.number, pull=True)
     line_comments = [msgspec.structs.asdict(each) for each in action.comments]
-    review = actions.draft_review(context, pull, body=action.body, commit_id=None, line_comments=line_comments)
-    actions.submit_review(context, pull, review, action.event)
+    review = review_actions.draft_review(context, pull, body=action.body, commit_id=None, line_comments=line_comments)
+    review_actions.submit_review(context, pull, review, action.event)
     return context.bodies.review(review)
 
 
 def _push(context: ActionContext, action: PushCommit) -> dict[str, Any]:
-    pull = find_issue(context.state_file.state, action.repository, action.number, pull=True)
-    actions.push(context, pull, action.sha)
-    return context.bodies.whole_pull_request(pull)
+    state = context.state_file.state
+    if action.number is not None:
+        pull = find_issue(state, action.repository, action.number, pull=True)
+        actions.push(context, pull, action.sha)
+        return context.bodies.whole_pull_request(pull)
+    ref = f"refs/heads/{action.branch}"
+    before = commit_of_ref(state, action.repository, ref)
+    after = action.sha or (state["repositories"][action.repository]["git"] and before)
+    after = after or actions.new_sha(context.state_file)
+    set_ref(state, action.repository, ref, after)
+    actions.move_branch(context, action.repository, action.branch, before or NO_COMMIT, after, conflict=action.conflict)
+    return {"ref": ref, "before": before, "after": after}
+
+
+def _label(context: ActionContext, action: LabelIssue) -> dict[str, Any]:
+    issue = find_issue(context.state_file.state, action.repository, action.number)
+    actions.label(context, issue, [action.label])
+    return context.bodies.issue(issue)
+
+
+def _unlabel(context: ActionContext, action: LabelIssue) -> dict[str, Any]:
+    issue = find_issue(context.state_file.state, action.repository, action.number)
+    actions.unlabel(context, issue, action.label)
+    return context.bodies.issue(issue)
+
+
+def _reply(context: ActionContext, action: ReplyToComment) -> dict[str, Any]:
+    first = _line_comment(context, action.repository, action.comment)
+    pull = find_issue(context.state_file.state, action.repository, first["number"], pull=True)
+    return context.bodies.review_comment(review_actions.reply(context, pull, first, action.body))
+
+
+def _resolve(context: ActionContext, action: ResolveThread) -> dict[str, Any]:
+    first = _line_comment(context, action.repository, action.comment)
+    review_actions.set_resolved(context, first, resolved=action.resolved)
+    return context.bodies.review_comment(first)
+
+
+def _line_comment(context: ActionContext, repository: str, number: int) -> dict[str, Any]:
+    comments: list[dict[str, Any]] = context.state_file.state["review_comments"]
+    for stored in comments:
+        if (stored["repository"], stored["id"]) == (repository, number):
+            return stored
+    raise not_found()
 
 
 def _close(context: ActionContext, action: CloseIssue) -> dict[str, Any]:
     issue = find_issue(context.state_file.state, action.repository, action.number)
-    actions.close(context, issue, merge=action.merge)
+    if action.merge:
+        merging.merge(context, issue)
+    else:
+        actions.close(context, issue)
     return context.bodies.issue(issue)
 
 
@@ -225,7 +267,9 @@ def _reopen(context: ActionContext, action: IssueAction) -> dict[str, Any]:
     return context.bodies.issue(issue)
 
 
-def _handler(kind: type[_Action], act: Callable[[ActionContext, _Action], dict[str, Any]]) -> _Handler:
+def act_on(kind: type[_Action], act: Callable[[ActionContext, _Action], dict[str, Any]]) -> _Handler:
+    """Return a handler that reads an action, creates its repository if it is missing, and performs it."""
+
     async def handle(request: web.Request) -> web.Response:
         action = await body_of(request, kind)
         at, base = format_time(action.at), base_of(request)
@@ -239,44 +283,19 @@ def _handler(kind: type[_Action], act: Callable[[ActionContext, _Action], dict[s
     return handle
 
 
-async def _add_hook(request: web.Request) -> web.Response:
-    asked = await body_of(request, AddHook)
-    context = ActionContext(application=request.app, base=base_of(request), by="octocat", at=format_time())
-    with context.state_file.change():
-        if asked.repository:
-            actions.add_repository(context, asked.repository)
-        hook = add_hook(context, **msgspec.to_builtins(asked))
-    return web.json_response(context.bodies.hook(hook), status=201)
-
-
-async def _set_limits(request: web.Request) -> web.Response:
-    asked = await body_of(request, RateLimitChange)
-    limits_of(request.app[STATE_FILE])
-    with request.app[STATE_FILE].change() as state:
-        limits = state["limits"]
-        for name in ("limit", "status", "poll_interval"):
-            if getattr(asked, name) is not None:
-                limits[name] = getattr(asked, name)
-        if asked.remaining is not None:
-            limits["used"] = limits["limit"] - asked.remaining
-        if asked.reset_seconds is not None:
-            limits["reset"] = int(time.time()) + asked.reset_seconds
-        if asked.secondary:
-            limits["secondary"] = msgspec.structs.asdict(asked.secondary)
-    return web.json_response(limits)
-
-
 ROUTES = [
-    web.post(f"{CONTROL}/repository", _handler(AddRepository, _add_repository)),
-    web.post(f"{CONTROL}/pull_request", _handler(OpenPullRequest, _open_pull_request)),
-    web.post(f"{CONTROL}/issue", _handler(OpenIssue, _open_issue)),
-    web.post(f"{CONTROL}/review_request", _handler(RequestReview, _request_review)),
-    web.post(f"{CONTROL}/assign", _handler(Assign, _assign)),
-    web.post(f"{CONTROL}/comment", _handler(WriteComment, _comment)),
-    web.post(f"{CONTROL}/review", _handler(SubmitReview, _review)),
-    web.post(f"{CONTROL}/push", _handler(PushCommit, _push)),
-    web.post(f"{CONTROL}/close", _handler(CloseIssue, _close)),
-    web.post(f"{CONTROL}/reopen", _handler(IssueAction, _reopen)),
-    web.post(f"{CONTROL}/hook", _add_hook),
-    web.post(f"{CONTROL}/limits", _set_limits),
+    web.post(f"{CONTROL}/repository", act_on(AddRepository, _add_repository)),
+    web.post(f"{CONTROL}/pull_request", act_on(OpenPullRequest, _open_pull_request)),
+    web.post(f"{CONTROL}/issue", act_on(OpenIssue, _open_issue)),
+    web.post(f"{CONTROL}/review_request", act_on(RequestReview, _request_review)),
+    web.post(f"{CONTROL}/assign", act_on(Assign, _assign)),
+    web.post(f"{CONTROL}/comment", act_on(WriteComment, _comment)),
+    web.post(f"{CONTROL}/review", act_on(SubmitReview, _review)),
+    web.post(f"{CONTROL}/push", act_on(PushCommit, _push)),
+    web.post(f"{CONTROL}/close", act_on(CloseIssue, _close)),
+    web.post(f"{CONTROL}/reopen", act_on(IssueAction, _reopen)),
+    web.post(f"{CONTROL}/label", act_on(LabelIssue, _label)),
+    web.post(f"{CONTROL}/unlabel", act_on(LabelIssue, _unlabel)),
+    web.post(f"{CONTROL}/reply", act_on(ReplyToComment, _reply)),
+    web.post(f"{CONTROL}/resolve", act_on(ResolveThread, _resolve)),
 ]

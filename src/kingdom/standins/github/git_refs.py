@@ -6,16 +6,16 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from kingdom.standins.github.action_context import our_context
-from kingdom.standins.github.api import GithubRefusal, base_of, body_of, not_found, repository_of
+from kingdom.standins.github.action_context import ActionContext, our_context
+from kingdom.standins.github.actions import move_branch
+from kingdom.standins.github.api import GithubRefusal, base_of, body_of, not_found, page_of, repository_of
+from kingdom.standins.github.commits import commit_of_ref, has_commit, is_fast_forward, refs_of, set_ref
 from kingdom.standins.server import STATE_FILE
 
 ROUTES = web.RouteTableDef()
 _GIT = "/repos/{owner}/{name}/git"
 _REF = re.compile(r"refs/[^/\s]+/\S+")
 _SHA = re.compile(r"[0-9a-f]{40}")
-# The only commit that does not exist. Every other commit counts as pushed.
-_NO_COMMIT = "0" * 40
 
 
 class _NewRef(msgspec.Struct):
@@ -23,10 +23,9 @@ class _NewRef(msgspec.Struct):
     sha: str = ""
 
 
-def commit_of_ref(state: dict[str, Any], repository: str, ref: str) -> str | None:
-    """Return the commit of a ref, or None if the ref does not exist."""
-    sha: str | None = state.get("refs", {}).get(repository, {}).get(ref)
-    return sha
+class _RefUpdate(msgspec.Struct):
+    sha: str = ""
+    force: bool = False
 
 
 @ROUTES.post(_GIT + "/refs")
@@ -39,11 +38,10 @@ async def create_ref(request: web.Request) -> web.Response:
         raise GithubRefusal(422, "The sha parameter must be exactly 40 characters and contain only [0-9a-f].")
     if commit_of_ref(request.app[STATE_FILE].state, name, asked.ref):
         raise GithubRefusal(422, "Reference already exists")
-    if asked.sha == _NO_COMMIT:
+    if not has_commit(request.app[STATE_FILE].state, name, asked.sha):
         raise GithubRefusal(422, "Object does not exist")
-    state_file = our_context(request).state_file
-    with state_file.change("POST git ref", repository=name, ref=asked.ref, sha=asked.sha) as state:
-        state.setdefault("refs", {}).setdefault(name, {})[asked.ref] = asked.sha
+    with our_context(request).state_file.change("POST git ref", repository=name, ref=asked.ref, sha=asked.sha) as state:
+        set_ref(state, name, asked.ref, asked.sha)
     return web.json_response(_body(request, name, asked.ref, asked.sha), status=201)
 
 
@@ -55,6 +53,82 @@ async def show_ref(request: web.Request) -> web.Response:
     if sha is None:
         raise not_found()
     return web.json_response(_body(request, name, ref, sha))
+
+
+@ROUTES.get(_GIT + "/matching-refs/{prefix:.*}")
+async def list_refs(request: web.Request) -> web.Response:
+    """Answer with the refs whose names begin with a prefix."""
+    name = repository_of(request)
+    found = refs_of(request.app[STATE_FILE].state, name, f"refs/{request.match_info['prefix']}")
+    return page_of(request, list(found.items()), lambda ref: _body(request, name, *ref))
+
+
+@ROUTES.patch(_GIT + "/refs/{ref:.+}")
+async def update_ref(request: web.Request) -> web.Response:
+    """Let a ref name another commit, which must contain the former one unless `force` is set."""
+    name, ref, asked = repository_of(request), f"refs/{request.match_info['ref']}", await body_of(request, _RefUpdate)
+    context = our_context(request)
+    with context.state_file.change("PATCH git ref", repository=name, ref=ref, sha=asked.sha):
+        move_ref(context, name, ref, asked.sha, force=asked.force)
+    return web.json_response(_body(request, name, ref, asked.sha))
+
+
+@ROUTES.delete(_GIT + "/refs/{ref:.+}")
+async def delete_ref(request: web.Request) -> web.Response:
+    """Delete a ref."""
+    name, ref, context = repository_of(request), f"refs/{request.match_info['ref']}", our_context(request)
+    before = commit_of_ref(context.state_file.state, name, ref)
+    if before is None:
+        raise GithubRefusal(422, "Reference does not exist")
+    with context.state_file.change("DELETE git ref", repository=name, ref=ref) as state:
+        move_branch(context, name, ref.removeprefix("refs/heads/"), before, None)
+        set_ref(state, name, ref, None)
+    return web.Response(status=204)
+
+
+@ROUTES.get("/repos/{owner}/{name}/branches/{branch:.+}")
+async def show_branch(request: web.Request) -> web.Response:
+    """Answer with a branch and its commit."""
+    name, branch = repository_of(request), request.match_info["branch"]
+    sha = commit_of_ref(request.app[STATE_FILE].state, name, f"refs/heads/{branch}")
+    if sha is None:
+        raise GithubRefusal(404, "Branch not found")
+    commit = {"sha": sha, "url": f"{base_of(request)}/repos/{name}/commits/{sha}"}
+    return web.json_response({"name": branch, "commit": commit, "protected": False})
+
+
+@ROUTES.get("/repos/{owner}/{name}/compare/{base}...{head}")
+async def compare(request: web.Request) -> web.Response:
+    """Answer whether the second commit contains the first one."""
+    name, state = repository_of(request), request.app[STATE_FILE].state
+    base, head = (resolve(state, name, request.match_info[each]) for each in ("base", "head"))
+    status = "identical" if base == head else "diverged"
+    if base != head and is_fast_forward(state, name, base, head):
+        status = "ahead"
+    elif base != head and is_fast_forward(state, name, head, base):
+        status = "behind"
+    return web.json_response({"status": status, "base_commit": {"sha": base}, "files": [], "commits": []})
+
+
+def resolve(state: dict[str, Any], repository: str, name: str) -> str:
+    """Return the commit of a branch or a tag, or the name itself, which is then a commit."""
+    named = (commit_of_ref(state, repository, f"refs/{kind}/{name}") for kind in ("heads", "tags"))
+    return next((sha for sha in named if sha), name)
+
+
+def move_ref(context: ActionContext, repository: str, ref: str, sha: str, *, force: bool) -> None:
+    """Let an existing ref name another commit, and announce it. Call it inside `StateFile.change`."""
+    state = context.state_file.state
+    before = commit_of_ref(state, repository, ref)
+    if before is None:
+        raise GithubRefusal(422, "Reference does not exist")
+    if not has_commit(state, repository, sha):
+        raise GithubRefusal(422, "Object does not exist")
+    if not force and not is_fast_forward(state, repository, before, sha):
+        raise GithubRefusal(422, "Update is not a fast forward")
+    if before != sha:
+        set_ref(state, repository, ref, sha)
+        move_branch(context, repository, ref.removeprefix("refs/heads/"), before, sha)
 
 
 def _body(request: web.Request, repository: str, ref: str, sha: str) -> dict[str, Any]:

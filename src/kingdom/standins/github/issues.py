@@ -7,12 +7,22 @@ from aiohttp import web
 
 from kingdom.standins.github import actions
 from kingdom.standins.github.action_context import ActionContext, find_issue, our_context
-from kingdom.standins.github.api import base_of, body_of, invalid, not_found, page_of, repository_of, since_of
+from kingdom.standins.github.api import (
+    GithubRefusal,
+    base_of,
+    body_of,
+    invalid,
+    not_found,
+    page_of,
+    repository_of,
+    since_of,
+)
 from kingdom.standins.github.bodies import GithubBodies
 from kingdom.standins.server import STATE_FILE
 
 ROUTES = web.RouteTableDef()
 _REPOSITORY = "/repos/{owner}/{name}"
+_COMMENT = _REPOSITORY + r"/issues/comments/{id:\d+}"
 _ISSUE = _REPOSITORY + r"/issues/{number:\d+}"
 
 
@@ -113,14 +123,34 @@ async def create_comment(request: web.Request) -> web.Response:
     return web.json_response(context.bodies.comment(stored), status=201)
 
 
-@ROUTES.get(_REPOSITORY + r"/issues/comments/{id:\d+}")
+@ROUTES.get(_COMMENT)
 async def show_comment(request: web.Request) -> web.Response:
     """Answer with one comment."""
-    state, place = request.app[STATE_FILE].state, (repository_of(request), int(request.match_info["id"]))
-    for stored in state["comments"]:
-        if (stored["repository"], stored["id"]) == place:
-            return web.json_response(GithubBodies(state, base_of(request)).comment(stored))
-    raise not_found()
+    state = request.app[STATE_FILE].state
+    return web.json_response(GithubBodies(state, base_of(request)).comment(_comment_of(request)))
+
+
+@ROUTES.patch(_COMMENT)
+async def edit_comment(request: web.Request) -> web.Response:
+    """Change the text of a comment."""
+    context, body = our_context(request), (await body_of(request, _NewComment)).body
+    stored = _comment_of(request)
+    if not body.strip():
+        raise invalid("IssueComment", "missing_field", field="body")
+    details = {"repository": stored["repository"], "number": stored["number"], "id": stored["id"], "body": body}
+    with context.state_file.change("PATCH issue comment", **details):
+        actions.edit_comment(context, _comment_of(request), body)
+    return web.json_response(context.bodies.comment(_comment_of(request)))
+
+
+@ROUTES.delete(_COMMENT)
+async def delete_comment(request: web.Request) -> web.Response:
+    """Delete a comment."""
+    context, stored = our_context(request), _comment_of(request)
+    details = {"repository": stored["repository"], "number": stored["number"], "id": stored["id"]}
+    with context.state_file.change("DELETE issue comment", **details):
+        actions.edit_comment(context, _comment_of(request), None)
+    return web.Response(status=204)
 
 
 @ROUTES.get(_ISSUE + "/labels")
@@ -138,6 +168,18 @@ async def add_labels(request: web.Request) -> web.Response:
     details = {"repository": issue["repository"], "number": issue["number"], "labels": names}
     with context.state_file.change("POST issue labels", **details):
         actions.label(context, issue_of(request), names)
+    return _labels(request, context)
+
+
+@ROUTES.delete(_ISSUE + "/labels/{label}")
+async def remove_label(request: web.Request) -> web.Response:
+    """Remove a label from an issue or a pull request."""
+    name, context, issue = request.match_info["label"], our_context(request), issue_of(request)
+    if name not in issue["labels"]:
+        raise GithubRefusal(404, "Label does not exist")
+    details = {"repository": issue["repository"], "number": issue["number"], "label": name}
+    with context.state_file.change("DELETE issue label", **details):
+        actions.unlabel(context, issue_of(request), name)
     return _labels(request, context)
 
 
@@ -175,6 +217,15 @@ async def change_issue(request: web.Request, call: str, *, pull: bool) -> Action
         if asked.state not in (None, issue["state"]):
             (actions.close if asked.state == "closed" else actions.reopen)(context, issue)
     return context
+
+
+def _comment_of(request: web.Request) -> dict[str, Any]:
+    place = (repository_of(request), int(request.match_info["id"]))
+    comments: list[dict[str, Any]] = request.app[STATE_FILE].state["comments"]
+    for stored in comments:
+        if (stored["repository"], stored["id"]) == place:
+            return stored
+    raise not_found()
 
 
 def _given(asked: _Change, *names: str) -> dict[str, str]:

@@ -41,9 +41,16 @@ class _NewWebhook(msgspec.Struct):
 
 
 def add_hook(
-    context: ActionContext, repository: str | None, *, url: str, secret: str, events: list[str], content_type: str
+    context: ActionContext,
+    repository: str | None,
+    *,
+    url: str,
+    secret: str,
+    events: list[str],
+    content_type: str,
+    app: int | None = None,
 ) -> dict[str, Any]:
-    """Register a webhook for one repository or for all repositories, and send it a ping."""
+    """Register a webhook for one repository, for all repositories, or for those of an App, and send it a ping."""
     stored = {
         "id": context.state_file.next_number("id"),
         "repository": repository,
@@ -52,6 +59,7 @@ def add_hook(
         "events": events,
         "content_type": content_type,
         "created_at": context.at,
+        "app": app,
     }
     context.state_file.state["hooks"].append(stored)
     payload = {"zen": "Keep it logically awesome.", "hook_id": stored["id"], "hook": context.bodies.hook(stored)}
@@ -59,14 +67,20 @@ def add_hook(
     return stored
 
 
-def queue_webhooks(context: ActionContext, event: str, action: str, repository: str, payload: dict[str, Any]) -> None:
+def queue_webhooks(
+    context: ActionContext, event: str, action: str | None, repository: str, payload: dict[str, Any]
+) -> None:
     """Queue an event for every webhook that subscribes to it. Call it inside `StateFile.change`."""
     # All deliveries of an event have the same identifier.
     guid = str(uuid.uuid4())
     for hook in context.state_file.state["hooks"]:
         if hook["repository"] in (None, repository) and {"*", event} & set(hook["events"]):
-            body = _payload(context, repository, {"action": action, **payload})
-            _enqueue(context, hook, event, action, body, guid=guid)
+            installation = _installation_of(context, hook, repository)
+            if hook.get("app") and installation is None:
+                continue
+            document = {**({"action": action} if action else {}), **payload}
+            document |= {"installation": {"id": installation}} if installation else {}
+            _enqueue(context, hook, event, action, _payload(context, repository, document), guid=guid)
 
 
 def start_sender(application: web.Application) -> None:
@@ -123,6 +137,17 @@ async def redeliver(request: web.Request) -> web.Response:
 def _payload(context: ActionContext, repository: str | None, payload: dict[str, Any]) -> str:
     details = {"repository": context.bodies.repository(repository)} if repository else {}
     return json.dumps({**payload, **details, "sender": context.bodies.user(context.by)})
+
+
+def _installation_of(context: ActionContext, hook: dict[str, Any], repository: str) -> int | None:
+    """Return the installation of a webhook's App that has access to a repository, or None."""
+    owner = repository.partition("/")[0]
+    for each in context.state_file.state["installations"]:
+        is_included = repository in (each["repositories"] or (repository,))
+        if (each["app"], each["account"]) == (hook.get("app"), owner) and is_included:
+            number: int = each["id"]
+            return number
+    return None
 
 
 def _enqueue(
@@ -200,7 +225,7 @@ async def _send(session: aiohttp.ClientSession, state: dict[str, Any], number: i
         "X-GitHub-Event": delivery["event"],
         "X-GitHub-Delivery": delivery["guid"],
         "X-GitHub-Hook-ID": str(hook["id"]),
-        "X-GitHub-Hook-Installation-Target-Type": "repository",
+        "X-GitHub-Hook-Installation-Target-Type": "integration" if hook.get("app") else "repository",
     }
     if hook["secret"]:
         headers["X-Hub-Signature-256"] = f"sha256={hmac.new(hook['secret'].encode(), body, hashlib.sha256).hexdigest()}"

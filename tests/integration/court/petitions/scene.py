@@ -34,6 +34,7 @@ from kingdom.court.envoy.answers import PersonAnswer, SubmissionResult, submit_a
 from kingdom.court.package import GeneralPolicy, PetitionRule
 from kingdom.court.petitions.decision import PETITIONS, Petition, PetitionState
 from kingdom.court.petitions.github import GithubApi, GithubPetitions
+from kingdom.court.petitions.github_access import UserToken
 from kingdom.court.petitions.granting import grant_waiting_petitions
 from kingdom.court.petitions.intake import handle_petition
 from kingdom.court.petitions.jira import JiraApi, JiraPetitions
@@ -73,6 +74,7 @@ ALLOWED = GeneralPolicy(
         PetitionRule(kind=kind, at_most=3)
         for kind in (
             "github.comment",
+            "github.summary",
             "github.review",
             "github.pull_request",
             "jira.comment",
@@ -100,7 +102,7 @@ def assignment(**more: Any) -> Assignment:
 
 
 def github_effect(url: str) -> GithubPetitions:
-    return GithubPetitions(GithubApi(url, "github-token", LONGEST_CALL), SETTLES_AFTER)
+    return GithubPetitions(GithubApi(url, UserToken("github-token"), LONGEST_CALL), ["kingdom-bot"], SETTLES_AFTER)
 
 
 def jira_effect(url: str) -> JiraPetitions:

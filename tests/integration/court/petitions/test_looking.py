@@ -14,6 +14,7 @@ from kingdom.bus import Absent, Acked, Attempt, Present, Throttled
 from kingdom.clock import utc_now
 from kingdom.court.petitions.effects import PetitionEffect
 from kingdom.court.petitions.github import GithubApi, GithubPetitions
+from kingdom.court.petitions.github_access import UserToken
 from kingdom.errors import Transient
 from kingdom.standins.faults import ServerFault
 from kingdom.standins.server import FAULTS, RunningServer, start
@@ -122,7 +123,9 @@ async def test_a_server_that_cannot_be_reached_was_sent_nothing() -> None:
 
 async def test_a_server_that_answers_too_late_leaves_it_open_whether_it_did_it(pull_request: RunningServer) -> None:
     pull_request.application[FAULTS].add([ServerFault(kind="delay", seconds=3)])
-    hasty = GithubPetitions(GithubApi(pull_request.url, "github-token", timedelta(seconds=1)))
+    hasty = GithubPetitions(
+        GithubApi(pull_request.url, UserToken("github-token"), timedelta(seconds=1)), ["kingdom-bot"]
+    )
     async with at_hand(hasty) as effect:
         with pytest.raises(TimeoutError):
             await effect.call(attempt("github.comment", THREAD))

@@ -1,0 +1,1 @@
+"""GitHub Apps: their keys, installations, tokens and permissions."""

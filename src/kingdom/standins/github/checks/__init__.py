@@ -1,0 +1,1 @@
+"""Checks, statuses and job logs of commits."""
