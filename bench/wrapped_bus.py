@@ -39,7 +39,7 @@ class WrappedBus(Bus):
         return await self._bus.reap()
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
-        """Wait for a hint; see `Bus.wait`."""
+        """Wait until a stream may have due events; see `Bus.wait`."""
         await self._bus.wait(streams, at_most)
 
     async def close(self) -> None:

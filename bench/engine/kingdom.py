@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 
 from bench.engine.agent import InstantAgents
-from bench.engine.turn import Turn
+from bench.engine.process_times import ProcessTimes
 from kingdom.bootstrap import open_bus
 from kingdom.bus.port import Bus
 from kingdom.bus.worker import Worker
@@ -119,18 +119,18 @@ async def wait_until_completed(dsn: str, *, patience: timedelta = timedelta(minu
             await asyncio.sleep(_LOOK_SECONDS)
 
 
-async def measure(dsn: str, runs: int) -> Turn:
-    """Return the time from the first creation to the last completion."""
+async def measure(dsn: str, runs: int) -> ProcessTimes:
+    """Return the elapsed and the processor time from the first creation to the last completion."""
     app = engine()
     with tempfile.TemporaryDirectory(prefix="kingdom-bench-") as directory:
         async with (
             open_bus(dsn, app.topology, app.kinds, connections=CONNECTIONS) as bus,
             kingdom_at_work(bus, dsn, Path(directory)),
         ):
-            began = Turn.now()
+            began = ProcessTimes.now()
             await start_runs(bus, runs)
             await wait_until_completed(dsn)
-            return Turn.now() - began
+            return ProcessTimes.now() - began
 
 
 async def _store_template(bus: Bus) -> int:

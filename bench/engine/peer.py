@@ -1,6 +1,6 @@
-"""Give dbos the same load: workflows with the same number of steps, all started at once in one process.
+"""Give dbos the same load as `bench.engine.kingdom` gives the engine: as many workflows with as many steps, at once.
 
-`python -m bench.engine.peer DSN RUNS` runs them and prints the time that this took.
+`python -m bench.engine.peer DSN RUNS` runs them in one process and prints the time that this took.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL
 
 from bench.engine.kingdom import CONNECTIONS, STEPS_PER_RUN
-from bench.engine.turn import Turn
+from bench.engine.process_times import ProcessTimes
 
 # More threads make dbos slower, because they wait for each other.
 _THREADS = 16
@@ -30,19 +30,19 @@ async def take_steps() -> int:
     return sum([await answer(number) for number in range(STEPS_PER_RUN)])
 
 
-async def measure(runs: int) -> Turn:
-    """Return the time from the first start to the last completion."""
+async def measure(runs: int) -> ProcessTimes:
+    """Return the elapsed and the processor time from the first start to the last completion."""
 
     async def run_one() -> None:
         await (await DBOS.start_workflow_async(take_steps)).get_result()
 
-    began = Turn.now()
+    began = ProcessTimes.now()
     await asyncio.gather(*(run_one() for _ in range(runs)))
-    return Turn.now() - began
+    return ProcessTimes.now() - began
 
 
 def main(dsn: str, runs: int) -> None:
-    """Run everything on a separate database."""
+    """Run the workflows on the database of `dsn`, and print the time."""
     server = conninfo_to_dict(dsn)
     url = URL.create(
         "postgresql",

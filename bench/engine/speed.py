@@ -12,7 +12,7 @@ import msgspec
 import psutil
 
 from bench.engine.kingdom import STEPS_PER_RUN
-from bench.engine.turn import Turn
+from bench.engine.process_times import ProcessTimes
 from bench.files.figures import Figures
 from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import migrate
@@ -51,7 +51,7 @@ def measure_speed(
         turns = [KINGDOM, DBOS] if with_dbos else [KINGDOM]
         # Rotate the order, so that no contestant is always first.
         for who in reversed(turns) if number % 2 else turns:
-            pace = _take_turn(cluster, who, f"{who}_{number}", runs)
+            pace = _measure_pace(cluster, who, f"{who}_{number}", runs)
             say(f"{who}: {pace}")
             found.setdefault(who, []).append(pace)
     rates = {who: [pace.steps_per_second for pace in paces] for who, paces in found.items()}
@@ -65,7 +65,7 @@ def measure_speed(
         figures.note("durable steps, multiple of dbos", multiple, at_least=AHEAD_OF_DBOS if bounded else None)
 
 
-def _take_turn(cluster: PrivateCluster, who: str, database: str, runs: int) -> Pace:
+def _measure_pace(cluster: PrivateCluster, who: str, database: str, runs: int) -> Pace:
     """Run the engine or dbos in its own process and database."""
     dsn = cluster.create_database(database)
     if who == KINGDOM:
@@ -77,12 +77,12 @@ def _take_turn(cluster: PrivateCluster, who: str, database: str, runs: int) -> P
     cluster.drop_database(database)
     if done.returncode:
         raise RuntimeError(f"{who} did not run:\n{done.stderr[-4000:]}")
-    turn = msgspec.json.decode(done.stdout.splitlines()[-1], type=Turn)
+    times = msgspec.json.decode(done.stdout.splitlines()[-1], type=ProcessTimes)
     steps = runs * STEPS_PER_RUN
     server_seconds = _server_seconds(cluster) - server_began
     return Pace(
-        steps_per_second=round(steps / turn.seconds, 1),
-        client_ms=round(turn.cpu_seconds / steps * 1000, 3),
+        steps_per_second=round(steps / times.seconds, 1),
+        client_ms=round(times.cpu_seconds / steps * 1000, 3),
         server_ms=round(server_seconds / steps * 1000, 3),
     )
 

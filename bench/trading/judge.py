@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from bench.trading.evidence import Evidence
 
-# The state machine of an attempt. An answer of the exchange that it has the order is true in any state.
+# The state machine of an attempt. ACKED is allowed after every open state (PREPARED, SENT, UNKNOWN), because the
+# exchange has confirmed that it has the order.
 _ALLOWED: Mapping[str | None, frozenset[str]] = {
     None: frozenset({"PREPARED"}),
     "PREPARED": frozenset({"SENT", "ACKED"}),
@@ -24,14 +25,14 @@ _PUBLISHED: Mapping[str, Counter[str]] = {
 
 
 class Rule(StrEnum):
-    """A rule that was broken."""
+    """A way in which a rule of the pipeline can be broken."""
 
     ORDER_TWICE = "an intent has two orders"
-    FORGOTTEN = "an intent is forgotten"
-    SENT_UNSEEN = "sent again before it was looked up"
-    UNKNOWN_TRADING = "UNKNOWN in a market that is not suspended"
+    NOT_CONTINUED = "nothing will continue an open intent"
+    RESENT_WITHOUT_LOOKUP = "sent again before it was looked up"
+    UNKNOWN_NOT_SUSPENDED = "UNKNOWN in a market that is not suspended"
     SENT_WHILE_STOPPED = "sent into a stopped market"
-    THROTTLED_ENDS = "a throttled attempt has no successor"
+    THROTTLED_WITHOUT_SUCCESSOR = "a throttled attempt has no successor"
     TRANSITION = "a transition that the state machine does not have"
     BOOK_DIFFERS = "the tables and the book of the exchange differ"
     EVENTS_DIFFER = "an intent does not have the events of its state, once each"
@@ -49,7 +50,7 @@ class Finding(NamedTuple):
 
 
 def judge(evidence: Evidence, *, at_rest: bool) -> list[Finding]:
-    """Return every broken rule. What only holds when nothing moves is checked if `at_rest`."""
+    """Return every broken rule. If `at_rest`, also check the rules that hold only when nothing is left to do."""
     findings = [
         *_orders(evidence),
         *_resends(evidence),
@@ -59,7 +60,7 @@ def judge(evidence: Evidence, *, at_rest: bool) -> list[Finding]:
         *_pushes(evidence),
         *(Finding(Rule.DEAD, row["event_type"], row["last_error_message"]) for row in evidence.dead),
     ]
-    return [*findings, *_rest(evidence)] if at_rest else findings
+    return [*findings, *_check_at_rest(evidence)] if at_rest else findings
 
 
 def intent_of(identifier: str) -> str:
@@ -84,7 +85,7 @@ def _resends(evidence: Evidence) -> Iterator[Finding]:
         elif line["what"] == "post":
             allowed[name] -= 1
             if allowed[name] < -1:
-                yield Finding(Rule.SENT_UNSEEN, name)
+                yield Finding(Rule.RESENT_WITHOUT_LOOKUP, name)
 
 
 def _audit(evidence: Evidence) -> Iterator[Finding]:
@@ -100,7 +101,10 @@ def _audit(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _intents(evidence: Evidence) -> Iterator[Finding]:
-    """Find open intents that no open event, no due lookup and no end of a stop will move."""
+    """Find open intents that nothing will continue, and throttled attempts without a successor.
+
+    An open event, a planned lookup, or the restart of a stopped market continues an intent.
+    """
     looked_up = {str(row["order_intent_id"]) for row in evidence.attempts if row["next_lookup_at"]}
     prepared = {str(row["order_intent_id"]) for row in evidence.attempts if row["state"] == "PREPARED"}
     newest = {str(row["order_intent_id"]): row for row in evidence.attempts}
@@ -109,13 +113,13 @@ def _intents(evidence: Evidence) -> Iterator[Finding]:
         waits = intent in prepared and row["market"] in evidence.stopped_markets
         is_open = row["state"] not in ("FILLED", "REJECTED")
         if is_open and intent not in evidence.moving | looked_up and not waits:
-            yield Finding(Rule.FORGOTTEN, intent, f"{row['state']} in {row['market']}")
+            yield Finding(Rule.NOT_CONTINUED, intent, f"{row['state']} in {row['market']}")
         if is_open and intent in newest and newest[intent]["state"] == "THROTTLED":
-            yield Finding(Rule.THROTTLED_ENDS, newest[intent]["identifier"])
+            yield Finding(Rule.THROTTLED_WITHOUT_SUCCESSOR, newest[intent]["identifier"])
 
 
 def _events(evidence: Evidence) -> Iterator[Finding]:
-    """Find intents whose owner would hear too little, too much or something else."""
+    """Find intents whose published events are not exactly the events of their state."""
     published: dict[str, Counter[str]] = {str(row["id"]): Counter() for row in evidence.intents}
     for event in evidence.pushed:
         if event["aggregate_id"] in published:
@@ -134,14 +138,15 @@ def _pushes(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(Rule.NOT_PUSHED, event["event_id"], event["event_type"])
 
 
-def _rest(evidence: Evidence) -> Iterator[Finding]:
+def _check_at_rest(evidence: Evidence) -> Iterator[Finding]:
+    """Find unknown attempts in markets that trade, and differences between the tables and the book."""
     ended = {line["identifier"]: line["what"] for line in evidence.book if line["what"] in ("order", "rejected")}
     suspended = {row["market"] for row in evidence.markets if row["suspended_since"]}
     expected = {"ACKED": "order", "REJECTED": "rejected"}
     for row in evidence.attempts:
         name, state = row["identifier"], row["state"]
         if state == "UNKNOWN" and row["market"] not in suspended:
-            yield Finding(Rule.UNKNOWN_TRADING, name, row["market"])
+            yield Finding(Rule.UNKNOWN_NOT_SUSPENDED, name, row["market"])
         if state in ("SENT", "UNKNOWN") and row["market"] in suspended:
             continue
         if ended.get(name) != expected.get(state):

@@ -59,7 +59,7 @@ def _capture_standard_loggers(
 
 
 def _escape_texts(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Escape control characters and indent further lines. The renderer quotes values that are not text."""
+    """Escape control characters in texts, and indent their later lines. The renderer quotes all other values itself."""
     return {name: _escape(value) if isinstance(value, str) else value for name, value in event.items()}
 
 

@@ -89,7 +89,7 @@ def test_a_person_reads_what_was_found_and_what_to_do(tmp_path: Path) -> None:
     assert re.search(r"^1 problem, \d warnings?\.$", done.out, re.MULTILINE)
 
 
-def test_it_works_where_other_commands_end_at_once(tmp_path: Path) -> None:
+def test_the_doctor_works_with_settings_that_stop_other_commands(tmp_path: Path) -> None:
     (tmp_path / "kingdom.yaml").write_text("database_url: env:NOT_SET_AT_ALL\n")
     done = doctor(tmp_path, "--json", KINGDOM_THROUGH_PGBOUNCER="maybe")
     assert done.code == 1

@@ -118,7 +118,7 @@ async def test_last_is_the_newest_run_regardless_of_its_id(tmp_path: Path, ids: 
 
 @pytest.mark.parametrize("days", [1, 20, 60])
 @pytest.mark.parametrize("court_first", [True, False])
-async def test_last_is_the_newest_also_of_what_has_ended(
+async def test_last_is_the_newest_run_even_if_all_have_ended(
     tmp_path: Path,
     days: int,
     court_first: bool,  # noqa: FBT001 - a case of the test
@@ -151,7 +151,7 @@ def test_cancel_takes_the_id_of_an_assignment_too(
     assert (without.code, f"{ENDED} is completed and has no run" in without.err) == (1, True)
 
 
-def test_the_last_one_is_the_newest_of_what_a_command_is_about(
+def test_last_is_the_newest_object_of_the_kind_that_a_command_uses(
     sample: SampleStore, cli: InProcessCli, tmp_path: Path
 ) -> None:
     shutil.copytree(sample.realm, tmp_path / "realm")

@@ -194,7 +194,7 @@ def test_an_old_reading_of_the_health_and_spent_money_need_a_person(cli: InProce
     standing = cli("status", "--json").document
     assert standing["health"]["level"] == "orange"
     whats = " ".join(trouble["what"] for trouble in standing["troubles"])
-    assert "which counts as orange" in whats
+    assert "which counts as health level orange" in whats
     assert "raise king.daily_usd" in whats
 
 

@@ -116,7 +116,7 @@ def test_the_wheel_has_its_metadata(built: Built) -> None:
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="compares with a checkout, and this is none")
-def test_the_source_holds_what_the_checkout_has(built: Built) -> None:
+def test_the_source_distribution_has_exactly_the_files_of_the_checkout(built: Built) -> None:
     tracked = run("git", "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
     wanted = {path for path in tracked if (ROOT / path).is_file()}
     assert built.source_files() - ADDED == wanted

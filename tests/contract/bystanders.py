@@ -29,7 +29,7 @@ async def put_bystanders(bus: Bus) -> frozenset[UUID]:
     return frozenset(event.event_id for event in (*elsewhere, *beside, delayed))
 
 
-def only(picture: Picture, events: AbstractSet[UUID]) -> Picture:
+def part_with(picture: Picture, events: AbstractSet[UUID]) -> Picture:
     """Return the part of a picture that shows these events."""
     rows = [row for row in picture.rows if row.event_id in events]
     lines = {row.line for row in rows}
@@ -41,9 +41,9 @@ def only(picture: Picture, events: AbstractSet[UUID]) -> Picture:
     )
 
 
-def without(picture: Picture, events: AbstractSet[UUID]) -> Picture:
+def part_without(picture: Picture, events: AbstractSet[UUID]) -> Picture:
     """Return the part of a picture that shows all other events."""
-    part = only(picture, events)
+    part = part_with(picture, events)
     return Picture(
         rows=[row for row in picture.rows if row.event_id not in events],
         ended={event: streams for event, streams in picture.ended.items() if event not in events},

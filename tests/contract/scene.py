@@ -127,7 +127,7 @@ class Scene:
 
     @property
     def picture(self) -> Picture:
-        return bystanders.without(self.backend.picture(), self.bystanders)
+        return bystanders.part_without(self.backend.picture(), self.bystanders)
 
     async def claim(
         self, stream: str, limit: int = 100, *, by: str = "worker", bus: Bus | None = None

@@ -143,7 +143,7 @@ async def test_a_quarantined_event_can_be_redriven_with_a_clean_slate(scene: Sce
     assert not again.suspect
 
 
-async def test_a_redrive_of_what_is_not_dead_does_nothing(scene: Scene) -> None:
+async def test_a_redrive_of_events_that_are_not_dead_does_nothing(scene: Scene) -> None:
     await scene.bus.publish(ping(1), ping(2))
     done, running = await scene.claim("free")
     await scene.settle(Done(), done)
@@ -213,7 +213,7 @@ async def test_an_event_that_has_ended_cannot_be_cancelled(scene: Scene) -> None
         await scene.operations.cancel(delivery.envelope.event_id, "free", actor="tester")
 
 
-async def test_one_that_was_cancelled_while_it_waited_in_its_line_is_listed(scene: Scene) -> None:
+async def test_an_event_that_was_cancelled_while_it_waited_for_its_key_is_listed(scene: Scene) -> None:
     await scene.bus.publish(step("k", 1), second := step("k", 2))
     assert await scene.cancel(second) == "cancelled"
     assert ids(await scene.dead()) == ids(await scene.dead(stream="line")) == [second.event_id]

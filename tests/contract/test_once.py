@@ -18,13 +18,13 @@ async def test_a_key_is_taken_once(scene: Scene) -> None:
         assert [await take(scene.bus), await take(second), await take(scene.bus)] == [True, False, False]
 
 
-async def test_keys_and_scopes_are_apart(scene: Scene) -> None:
+async def test_keys_and_scopes_are_independent(scene: Scene) -> None:
     assert await take(scene.bus)
     assert await take(scene.bus, key="other")
     assert await take(scene.bus, scope="other")
 
 
-async def test_a_key_taken_twice_in_one_transaction_is_taken_once(scene: Scene) -> None:
+async def test_a_key_can_be_taken_only_once_in_one_transaction(scene: Scene) -> None:
     async with scene.bus.transaction() as transaction:
         assert await transaction.once("scope", "key", HOUR)
         assert not await transaction.once("scope", "key", HOUR)
@@ -80,7 +80,7 @@ async def test_a_request_for_a_held_key_waits_for_the_outcome(scene: Scene) -> N
         assert await asking
 
 
-async def test_a_key_and_what_it_guards_are_kept_together(scene: Scene) -> None:
+async def test_of_five_transactions_only_the_one_that_takes_the_key_publishes(scene: Scene) -> None:
     async def arrive() -> None:
         async with scene.bus.transaction() as transaction:
             if await transaction.once("webhook", "delivery-1", HOUR):

@@ -50,7 +50,7 @@ async def test_a_generated_id_is_not_searched_among_ended_events(scene: Scene, s
 
 @pytest.mark.parametrize(("stream", "make"), BOTH_STREAMS)
 @pytest.mark.parametrize("ended", [0, 1, 2])
-async def test_only_what_has_ended_is_left_out_of_a_batch(scene: Scene, stream: str, make: Make, ended: int) -> None:
+async def test_only_ended_events_are_left_out_of_a_batch(scene: Scene, stream: str, make: Make, ended: int) -> None:
     events = [given(make(number=number)) for number in range(3)]
     await scene.bus.publish(events[ended])
     await scene.drain(stream)

@@ -237,7 +237,7 @@ async def test_a_cancelled_head_blocks_or_frees_its_key_as_any_dead_one(
 
 
 @pytest.mark.parametrize(("stream", "make"), [("line", step), ("skipping", skip)])
-async def test_a_cancelled_follower_leaves_its_place_and_blocks_no_other(
+async def test_a_cancelled_event_behind_the_head_blocks_no_other_event_of_its_key(
     scene: Scene,
     stream: str,
     make: Make,

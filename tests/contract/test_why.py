@@ -14,7 +14,7 @@ def shown(moment: datetime | None) -> str:
     return moment.astimezone().isoformat(sep=" ", timespec="seconds")
 
 
-async def test_it_waits_for_a_worker(scene: Scene) -> None:
+async def test_why_an_event_waits_for_a_worker(scene: Scene) -> None:
     event = ping()
     await scene.bus.publish(event)
     due_at = (await scene.situation(event)).due_at
@@ -24,7 +24,7 @@ async def test_it_waits_for_a_worker(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("make", [ping, step])
-async def test_its_stream_is_paused(scene: Scene, make: Make) -> None:
+async def test_why_an_event_of_a_paused_stream_waits(scene: Scene, make: Make) -> None:
     event = make()
     await scene.bus.publish(event)
     stream = (await scene.situation(event)).stream
@@ -36,7 +36,7 @@ async def test_its_stream_is_paused(scene: Scene, make: Make) -> None:
     )
 
 
-async def test_it_is_not_due_yet(scene: Scene) -> None:
+async def test_why_an_event_is_not_due_yet(scene: Scene) -> None:
     event, at = ping(), utc_now() + HOUR
     await scene.bus.publish(event, at=at)
     assert await scene.why(event) == f"It is not due before {shown(at)}."
@@ -51,14 +51,14 @@ async def test_a_delayed_follower_that_became_the_head_is_not_due_yet(scene: Sce
     assert await scene.why(event) == f"It is not due before {shown(at)}."
 
 
-async def test_it_was_deferred(scene: Scene) -> None:
+async def test_why_a_deferred_event_waits(scene: Scene) -> None:
     await scene.bus.publish(ping())
     delivery, until = await scene.claim_one("free"), utc_now() + HOUR
     await scene.settle(Defer(until, "no slot is free"), delivery)
     assert await scene.why(delivery) == f"It is deferred until {shown(until)}. Reason: no slot is free."
 
 
-async def test_no_process_has_a_handler_for_it(scene: Scene) -> None:
+async def test_why_an_event_without_a_handler_waits(scene: Scene) -> None:
     event = ping()
     await scene.bus.publish(event)
     async with scene.working(Dispatcher(), "free"):
@@ -71,7 +71,7 @@ async def test_no_process_has_a_handler_for_it(scene: Scene) -> None:
     assert (await scene.situation(event)).attempt == 0
 
 
-async def test_it_failed_and_is_tried_again(scene: Scene) -> None:
+async def test_why_a_failed_event_is_tried_again(scene: Scene) -> None:
     await scene.bus.publish(ping())
     delivery = await scene.claim_one("free")
     await scene.settle(Retry(HOUR, "timeout", "no answer"), delivery)
@@ -81,7 +81,7 @@ async def test_it_failed_and_is_tried_again(scene: Scene) -> None:
     )
 
 
-async def test_its_key_is_blocked_by_a_dead_event(scene: Scene) -> None:
+async def test_why_an_event_behind_a_dead_event_waits(scene: Scene) -> None:
     event = step(number=1)
     await scene.bus.publish(step(), event)
     blocker = (await scene.kill_next("line")).envelope.event_id
@@ -91,20 +91,20 @@ async def test_its_key_is_blocked_by_a_dead_event(scene: Scene) -> None:
     )
 
 
-async def test_its_key_waits_for_an_event_that_is_pending(scene: Scene) -> None:
+async def test_why_an_event_behind_a_pending_event_waits(scene: Scene) -> None:
     head, event = step(), step(number=1)
     await scene.bus.publish(head, event)
     assert await scene.why(event) == f"Its key 'k' is busy: event {head.event_id} (PENDING) comes first."
 
 
-async def test_its_key_waits_for_an_event_that_is_running(scene: Scene) -> None:
+async def test_why_an_event_behind_a_running_event_waits(scene: Scene) -> None:
     head, event = step(), step(number=1)
     await scene.bus.publish(head, event)
     await scene.claim_one("line")
     assert await scene.why(event) == f"Its key 'k' is busy: event {head.event_id} (PROCESSING) comes first."
 
 
-async def test_its_key_waits_for_a_redriven_event_after_the_running_one(scene: Scene) -> None:
+async def test_why_a_redriven_event_and_later_events_wait_for_the_running_event(scene: Scene) -> None:
     events = [skip(number=number) for number in range(3)]
     await scene.bus.publish(*events)
     dead = await scene.kill_next("skipping")
@@ -116,7 +116,7 @@ async def test_its_key_waits_for_a_redriven_event_after_the_running_one(scene: S
 
 
 @pytest.mark.parametrize("make", [ping, step])
-async def test_it_is_running(scene: Scene, make: Make) -> None:
+async def test_why_an_event_is_running(scene: Scene, make: Make) -> None:
     event = make()
     await scene.bus.publish(event)
     await scene.claim((await scene.situation(event)).stream, by="host-a-17")
@@ -126,7 +126,7 @@ async def test_it_is_running(scene: Scene, make: Make) -> None:
     assert await scene.why(event) == f"It is running: leased by host-a-17 until {shown(until)}, 1 attempt so far."
 
 
-async def test_it_runs_and_its_cancellation_was_requested(scene: Scene) -> None:
+async def test_why_a_running_event_with_a_requested_cancellation_still_runs(scene: Scene) -> None:
     await scene.bus.publish(ping(1), ping(2))
     asked, neighbour = await scene.claim("free", by="host-a-17")
     await scene.cancel(asked)
@@ -138,7 +138,7 @@ async def test_it_runs_and_its_cancellation_was_requested(scene: Scene) -> None:
     assert "cancellation" not in await scene.why(neighbour)
 
 
-async def test_its_lease_has_expired(scene: Scene) -> None:
+async def test_why_an_event_with_an_expired_lease_waits(scene: Scene) -> None:
     await scene.bus.publish(ping())
     (delivery,) = await scene.claim("free", by="host-a-17")
     scene.backend.expire([delivery.token])
@@ -148,7 +148,7 @@ async def test_its_lease_has_expired(scene: Scene) -> None:
     )
 
 
-async def test_it_is_a_suspect(scene: Scene) -> None:
+async def test_why_an_event_that_may_have_crashed_a_worker_is_suspect(scene: Scene) -> None:
     await scene.bus.publish(ping())
     delivery = await scene.claim_one("free")
     await scene.lose(delivery)
@@ -157,7 +157,7 @@ async def test_it_is_a_suspect(scene: Scene) -> None:
     assert words.endswith(" It runs alone, because a worker died or stalled while holding it.")
 
 
-async def test_it_is_quarantined(scene: Scene) -> None:
+async def test_why_an_event_is_quarantined(scene: Scene) -> None:
     event = ping()
     await scene.bus.publish(event)
     for _ in range(4):
@@ -173,7 +173,7 @@ async def test_a_dead_event_waits_for_no_other_event_of_its_key(scene: Scene) ->
     assert (await scene.situation(dead)).ahead_event_id is None
 
 
-async def test_it_is_dead(scene: Scene) -> None:
+async def test_why_an_event_is_dead(scene: Scene) -> None:
     await scene.bus.publish(ping())
     await scene.settle(Retry(NO_WAIT), await scene.claim_one("free"))
     delivery = await scene.claim_one("free")
@@ -186,14 +186,14 @@ async def test_it_is_dead(scene: Scene) -> None:
     )
 
 
-async def test_it_was_cancelled(scene: Scene) -> None:
+async def test_why_an_event_is_cancelled(scene: Scene) -> None:
     event = ping()
     await scene.bus.publish(event)
     await scene.cancel(event)
     assert "after 0 attempts, because of cancelled (cancelled by tester)." in await scene.why(event)
 
 
-async def test_it_is_done(scene: Scene) -> None:
+async def test_why_an_event_is_done(scene: Scene) -> None:
     await scene.bus.publish(ping())
     delivery = await scene.claim_one("free")
     await scene.settle(Done(), delivery)
@@ -201,7 +201,7 @@ async def test_it_is_done(scene: Scene) -> None:
     assert await scene.why(delivery) == f"It has been done since {shown(done_at)}, after 1 attempt."
 
 
-async def test_it_was_discarded(scene: Scene) -> None:
+async def test_why_an_event_is_discarded(scene: Scene) -> None:
     await scene.bus.publish(ping())
     delivery = await scene.kill_next("free")
     await scene.discard(delivery)

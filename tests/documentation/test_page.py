@@ -91,7 +91,7 @@ def test_an_ambiguous_page_is_refused(page: str) -> None:
         ("(a) [b] $5\n", ["(a) [b] $5"]),
     ],
 )
-def test_output_may_be_what_is_shown(printed: str, shown: list[str]) -> None:
+def test_output_that_matches_the_page_is_accepted(printed: str, shown: list[str]) -> None:
     assert is_shown(printed, shown)
 
 
@@ -106,7 +106,7 @@ def test_output_may_be_what_is_shown(printed: str, shown: list[str]) -> None:
         ("abc\n", ["a.c"]),
     ],
 )
-def test_output_may_be_something_else(printed: str, shown: list[str]) -> None:
+def test_output_that_differs_from_the_page_is_not_accepted(printed: str, shown: list[str]) -> None:
     assert not is_shown(printed, shown)
 
 

@@ -7,7 +7,8 @@ from kingdom.bus import Dead, Done, Envelope, LogEntry, Record, Retry
 from kingdom.clock import utc_now
 from tests.contract.scene import HOUR, NO_WAIT, Scene, ping, skip, step
 
-# A file is named after its key, unless that is too long. Files of `seen` expire by their modification time.
+# A store of files has a file per dedup key, named after the key or, if the key is too long, after its hash. A file of
+# `seen` that has the name of its key is empty, and its modification time says when the key expires.
 _LONG_KEY = f"https://example.org/{'x' * 300}"
 TAKEN_KEYS = [("webhook", "delivery-1"), ("webhook", _LONG_KEY), ("seen", "github:pr-1"), ("seen", _LONG_KEY)]
 LONG_AGO = datetime(2020, 2, 29, 12, 30, 0, 123456, tzinfo=UTC)
@@ -71,12 +72,12 @@ async def _ordered_events(scene: Scene, later: timedelta) -> None:
     await bus.publish(*(step("waiting", number) for number in range(4)))
     await scene.settle(Done(), await scene.claim_one("line"))
     await bus.publish(step("later"), at=utc_now() + later)
-    await pass_by(scene)
+    await redrive_while_next_is_in_flight(scene)
 
 
-async def pass_by(scene: Scene) -> None:
-    """Redrive a dead event while the next of its key is in flight, and lose that one's lease."""
-    await scene.bus.publish(*(skip("passed", number) for number in range(3)))
+async def redrive_while_next_is_in_flight(scene: Scene) -> None:
+    """Redrive a dead event while the next event of its key is in flight, and then lose the lease of that next event."""
+    await scene.bus.publish(*(skip("redriven", number) for number in range(3)))
     dead = await scene.kill_next("skipping")
     flying = await scene.claim_one("skipping")
     await scene.redrive(dead)

@@ -44,7 +44,7 @@ async def numbers(bus: FilesBus, stream: str, limit: int = 10) -> list[int]:
     return [delivery.envelope.payload["number"] for delivery in await bus.claim(stream, limit, "worker")]
 
 
-async def test_the_latest_time_that_there_is_can_be_written_and_read_again(realm: Path) -> None:
+async def test_the_latest_possible_time_can_be_written_and_read_again(realm: Path) -> None:
     async with opened(realm) as bus:
         await bus.publish(ping(1), at=LATEST)
         await bus.publish(ping(2), ping(3))
@@ -59,16 +59,16 @@ async def test_the_latest_time_that_there_is_can_be_written_and_read_again(realm
         assert stats.pending == 3
 
 
-async def test_a_payload_that_nests_too_deep_is_refused_and_what_was_taken_can_be_read(realm: Path) -> None:
-    depths, taken = range(900, 1100, 4), 0
+async def test_a_payload_that_nests_too_deep_is_refused_and_every_accepted_payload_can_be_read(realm: Path) -> None:
+    depths, accepted = range(900, 1100, 4), 0
     async with opened(realm) as bus:
         for depth in depths:
             with suppress(MalformedEvent, RecursionError):
                 await bus.publish(Envelope(type="Ping", payload={"number": depth, "deep": nested(depth)}))
-                taken += 1
-    assert 0 < taken < len(depths)
+                accepted += 1
+    assert 0 < accepted < len(depths)
     async with opened(realm) as bus:
-        assert len(await numbers(bus, "free", limit=1000)) == taken
+        assert len(await numbers(bus, "free", limit=1000)) == accepted
 
 
 def nested(depth: int) -> Any:
@@ -79,7 +79,7 @@ def nested(depth: int) -> Any:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 300])
-async def test_a_stream_that_cannot_be_a_directory_cannot_be_paused(realm: Path, name: str) -> None:
+async def test_a_stream_whose_name_cannot_be_a_directory_cannot_be_paused(realm: Path, name: str) -> None:
     async with opened(realm) as bus:
         with pytest.raises(Misconfigured):
             await FilesOperations(bus).pause(name, reason="test", actor="tester")
@@ -89,7 +89,9 @@ async def test_a_stream_that_cannot_be_a_directory_cannot_be_paused(realm: Path,
         assert len(await FilesOperations(bus).stats()) == 1
 
 
-async def test_a_follower_whose_file_is_missing_for_a_moment_does_not_overtake(realm: Path) -> None:
+async def test_an_event_whose_file_is_missing_for_a_moment_does_not_overtake_earlier_events_of_its_key(
+    realm: Path,
+) -> None:
     async with opened(realm) as bus:
         await bus.publish(step(0), step(1), step(2))
         _, follower, _ = sorted((realm / "bus/streams/line/pending").iterdir())
@@ -128,7 +130,7 @@ async def test_a_store_that_was_replaced_under_a_process_is_not_written_to(realm
             assert await numbers(new, "free") == [3]
 
 
-async def test_a_bus_that_only_publishes_does_not_grow(realm: Path) -> None:
+async def test_the_index_in_memory_of_a_process_that_only_publishes_stays_small(realm: Path) -> None:
     async with opened(realm) as publisher, opened(realm) as worker:
         for _ in range(8):
             await publisher.publish(*map(ping, range(1000)))
@@ -188,7 +190,7 @@ def test_a_forked_child_does_not_keep_the_lock_of_its_parent(tmp_path: Path) -> 
     lock.close()
 
 
-async def test_a_place_where_nothing_can_be_made_is_refused_with_a_reason(tmp_path: Path) -> None:
+async def test_a_path_where_no_store_can_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
     (tmp_path / "file").write_text("")
     for name in ("nowhere", "file"):

@@ -117,7 +117,7 @@ async def test_settling_the_first_and_publishing_the_second_at_once_delivers_onc
         assert await handle(bus) == []
 
 
-async def test_it_is_forgotten_with_its_archive(realm: Path) -> None:
+async def test_an_ended_event_can_be_published_again_when_its_archive_is_removed(realm: Path) -> None:
     event = given()
     async with opened(realm) as bus:
         await bus.publish(event)

@@ -91,7 +91,7 @@ async def test_a_process_that_starts_then_publishes_claims_and_counts(realm: Pat
         assert await numbers(bus, "free") == [1]
 
 
-async def test_it_holds_back_its_own_key_and_no_other(realm: Path, refuse: Refuse) -> None:
+async def test_an_unreadable_event_holds_back_only_its_own_key(realm: Path, refuse: Refuse) -> None:
     async with opened(realm) as bus:
         await bus.publish(step(0), step(1), step(2, "other"))
         refuse(first_file(realm, "line"))
@@ -100,7 +100,7 @@ async def test_it_holds_back_its_own_key_and_no_other(realm: Path, refuse: Refus
         assert await numbers(bus, "line") == [0, 1]
 
 
-async def test_after_a_restart_its_key_is_unknown_and_its_whole_stream_waits(realm: Path, refuse: Refuse) -> None:
+async def test_after_a_restart_the_whole_stream_of_an_unreadable_event_waits(realm: Path, refuse: Refuse) -> None:
     async with opened(realm) as bus:
         await bus.publish(step(0), step(1), step(2, "other"))
     refuse(first_file(realm, "line"))
@@ -110,7 +110,7 @@ async def test_after_a_restart_its_key_is_unknown_and_its_whole_stream_waits(rea
         assert sorted(await numbers(bus, "line")) == [0, 1, 2]
 
 
-async def test_one_that_is_running_can_be_settled(realm: Path, refuse: Refuse) -> None:
+async def test_a_running_event_with_an_unreadable_file_can_be_settled(realm: Path, refuse: Refuse) -> None:
     event = ping(1)
     async with opened(realm) as bus:
         await bus.publish(event)
@@ -121,7 +121,7 @@ async def test_one_that_is_running_can_be_settled(realm: Path, refuse: Refuse) -
         assert situation.status == "DONE"
 
 
-async def test_it_waits_for_longer_than_damaged_ones_do(
+async def test_an_event_with_an_unreadable_file_waits_longer_than_one_with_a_damaged_file(
     realm: Path, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bus_module, "_DAMAGED_SECONDS", -1.0)
@@ -134,7 +134,9 @@ async def test_it_waits_for_longer_than_damaged_ones_do(
         assert (stats.pending, stats.dead) == (1, 0)
 
 
-async def test_why_and_the_doctor_name_the_file(realm: Path, refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_why_and_the_doctor_name_the_unreadable_file(
+    realm: Path, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bus_module, "_UNREADABLE_SECONDS", 60.0)
     event = Envelope(type="Ping")
     async with opened(realm) as bus:

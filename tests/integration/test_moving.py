@@ -23,7 +23,7 @@ from kingdom.storage.archive_file import new_archive, read_header, read_items
 from kingdom.storage.transfer import AnyItem, EventItem, ItemCounts, LogEntryItem, Manifest, PauseItem, StoreTransfer
 from tests.contract.backends import BACKENDS, BackendUnderTest
 from tests.contract.scene import HOUR, KINDS, NO_WAIT, TOPOLOGY, Scene, eventually, ping, step
-from tests.integration.store_states import LONG_AGO, TAKEN_KEYS, fill_every_state, pass_by
+from tests.integration.store_states import LONG_AGO, TAKEN_KEYS, fill_every_state, redrive_while_next_is_in_flight
 
 Contents = dict[str, list[AnyItem]]
 # Every pair of backends is tested. The store of the second one comes from the fixture with the prefix `second_`.
@@ -161,7 +161,7 @@ async def test_open_work_continues_in_its_order(old: Scene, new: Scene, tmp_path
 async def test_an_event_that_was_passed_by_comes_right_after_the_one_before_it(
     old: Scene, new: Scene, tmp_path: Path
 ) -> None:
-    await pass_by(old)
+    await redrive_while_next_is_in_flight(old)
     await move(old, new, tmp_path / "house.jsonl")
     done = await new.drain("skipping", size=1)
     assert [delivery.envelope.payload["number"] for delivery in done] == [1, 0, 2]

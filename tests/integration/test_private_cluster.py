@@ -68,7 +68,7 @@ def test_a_cluster_has_the_promised_settings(cluster: PrivateCluster) -> None:
     assert {name: answer(cluster.dsn, f"SHOW {name}") for name in expected} == expected
 
 
-def test_databases_of_one_cluster_are_apart(cluster: PrivateCluster) -> None:
+def test_databases_of_one_cluster_are_separate_unless_copied_from_a_template(cluster: PrivateCluster) -> None:
     first, second = cluster.create_database("first"), cluster.create_database("second")
     with psycopg.connect(first) as connection:
         connection.execute("CREATE TABLE only_here ()")
@@ -78,7 +78,7 @@ def test_databases_of_one_cluster_are_apart(cluster: PrivateCluster) -> None:
 
 
 @pytest.mark.usefixtures("own_server")
-def test_a_frozen_cluster_is_removed_all_the_same() -> None:
+def test_a_frozen_cluster_is_removed() -> None:
     with PrivateCluster(shared_buffers="16MB") as cluster:
         directory, pid = cluster.directory, cluster.pid
         assert directory is not None

@@ -207,7 +207,7 @@ async def test_a_record_that_is_opened_again_is_not_finished(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("table", ["once_key", "record"])
-async def test_what_another_transaction_uses_again_stays_and_is_not_waited_for(dsn: str, table: str) -> None:
+async def test_a_row_that_another_transaction_uses_again_is_kept_without_waiting_for_it(dsn: str, table: str) -> None:
     kind = RecordKind(
         name="brief", directories={"open": "o", "closed": "c"}, final=frozenset({"closed"}), retention=DAY
     )

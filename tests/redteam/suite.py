@@ -22,7 +22,7 @@ from tests.redteam.racing import RACING
 from tests.redteam.spending import SPENDING
 from tests.redteam.spoofing import SPOOFING
 from tests.redteam.target_host import opened
-from tests.redteam.words import WORDS
+from tests.redteam.words import HOSTILE_TEXTS
 
 AT_LEAST = 160
 CLASSES = (RACING, COMMITTING, CHECKOUT, IDENTITY, PETITIONS, SPENDING, EXITS, SPOOFING, EXHAUSTION)
@@ -39,10 +39,8 @@ class Outcome:
     evidence: str
 
 
-async def from_the_sandbox(
-    attempts: Iterable[Attempt], profile: SandboxProfile
-) -> AsyncIterator[tuple[Attempt, Outcome]]:
-    """Let a hostile agent try these, each on its own host; without a sandbox skip the harmful ones."""
+async def try_as_agent(attempts: Iterable[Attempt], profile: SandboxProfile) -> AsyncIterator[tuple[Attempt, Outcome]]:
+    """Let a hostile agent make these attempts, each on its own host. Without a sandbox, skip the harmful attempts."""
     for attempt in attempts:
         if profile is SandboxProfile.OFF and attempt.trick in NEVER_OUTSIDE:
             continue
@@ -52,7 +50,7 @@ async def from_the_sandbox(
         yield attempt, Outcome("agent", attempt.name, tried.succeeded, attempt.stopped_by, tried.evidence)
 
 
-async def from_what_is_left() -> AsyncIterator[Outcome]:
+async def try_left_files() -> AsyncIterator[Outcome]:
     """Let the host work on files that a hostile agent or repository has left."""
     for lay, guard in LEAVINGS:
         with TemporaryDirectory() as folder:
@@ -61,38 +59,43 @@ async def from_what_is_left() -> AsyncIterator[Outcome]:
         yield Outcome("repository", _in_words(lay), bool(won), guard, won)
 
 
-def from_words() -> list[Outcome]:
+def try_hostile_texts() -> list[Outcome]:
     """Try the attacks by hostile text."""
-    return [Outcome("words", _in_words(say), bool(won := say()), guard, won) for say, guard in WORDS]
+    return [Outcome("words", _in_words(say), bool(won := say()), guard, won) for say, guard in HOSTILE_TEXTS]
 
 
-async def from_classes(attempts: Iterable[DefendedAttempt], *, is_defended: bool) -> AsyncIterator[Outcome]:
-    """Try these, each in its own folder, with the defense or without it."""
+async def try_defended_attempts(attempts: Iterable[DefendedAttempt], *, is_defended: bool) -> AsyncIterator[Outcome]:
+    """Make these attempts, each in its own folder, with their defense or without it."""
     for attempt in attempts:
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             won = await attempt.act(Ground(Path(folder).resolve(), is_defended, patch))
         yield Outcome(attempt.by, attempt.name, bool(won), attempt.stopped_by, " ".join(won.split())[:200])
 
 
-def of_classes() -> list[DefendedAttempt]:
-    """Return the attempts of all classes that can be tried without their defense."""
+def defended_attempts() -> list[DefendedAttempt]:
+    """Return the attempts of all attack classes. Each can be made with its defense and without it."""
     return [attempt for each in CLASSES for attempt in each.attempts]
 
 
 async def run_all_attempts(profile: SandboxProfile) -> list[Outcome]:
-    """Try everything; only the attempts from the sandbox depend on the profile."""
-    agent = [outcome async for _, outcome in from_the_sandbox(ATTEMPTS, profile)]
-    left = [outcome async for outcome in from_what_is_left()]
-    return [*agent, *left, *from_words(), *[each async for each in from_classes(of_classes(), is_defended=True)]]
+    """Make all attempts. Only the attempts of the agent depend on the profile."""
+    agent = [outcome async for _, outcome in try_as_agent(ATTEMPTS, profile)]
+    left = [outcome async for outcome in try_left_files()]
+    return [
+        *agent,
+        *left,
+        *try_hostile_texts(),
+        *[each async for each in try_defended_attempts(defended_attempts(), is_defended=True)],
+    ]
 
 
 async def without_defenses() -> list[Outcome]:
-    """Try all attempts that can be tried without their defense."""
-    return [each async for each in from_classes(of_classes(), is_defended=False)]
+    """Make every defended attempt without its defense."""
+    return [each async for each in try_defended_attempts(defended_attempts(), is_defended=False)]
 
 
 def as_table(outcomes: Collection[Outcome]) -> str:
-    """Return the outcomes for people."""
+    """Return the outcomes as a table for people."""
     lines = [
         f"{'SUCCEEDED' if each.succeeded else 'failed':9}  {each.by:10}  {each.attempt:75}  {each.stopped_by}"
         for each in outcomes

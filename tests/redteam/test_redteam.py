@@ -14,11 +14,11 @@ from tests.redteam.hostile_agent import TRICKS
 from tests.redteam.suite import (
     AT_LEAST,
     as_table,
-    from_classes,
-    from_the_sandbox,
-    from_words,
-    of_classes,
+    defended_attempts,
     run_all_attempts,
+    try_as_agent,
+    try_defended_attempts,
+    try_hostile_texts,
     without_defenses,
     write_json,
 )
@@ -45,15 +45,15 @@ async def test_every_attempt_fails(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.agents
-async def test_without_a_sandbox_what_only_it_stops_succeeds() -> None:
-    tried = [both async for both in from_the_sandbox(ATTEMPTS, SandboxProfile.OFF)]
+async def test_attempts_that_only_the_sandbox_stops_succeed_without_it() -> None:
+    tried = [both async for both in try_as_agent(ATTEMPTS, SandboxProfile.OFF)]
     stopped = [attempt.trick for attempt, outcome in tried if attempt.only_sandbox and not outcome.succeeded]
     assert stopped == []
     assert sum(outcome.succeeded for _, outcome in tried) >= 20
 
 
 @pytest.mark.agents
-async def test_without_the_defence_against_it_every_attempt_of_the_classes_succeeds(
+async def test_every_defended_attempt_succeeds_without_its_defense(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     outcomes = await without_defenses()
@@ -63,30 +63,30 @@ async def test_without_the_defence_against_it_every_attempt_of_the_classes_succe
 
 
 @pytest.mark.parametrize("is_defended", [True, False], ids=["with", "without"])
-async def test_one_attempt_of_each_kind_depends_on_its_defence(*, is_defended: bool) -> None:
-    quick = [attempt for attempt in of_classes() if attempt.quick]
-    outcomes = [outcome async for outcome in from_classes(quick, is_defended=is_defended)]
+async def test_quick_defended_attempts_succeed_only_without_their_defense(*, is_defended: bool) -> None:
+    quick = [attempt for attempt in defended_attempts() if attempt.quick]
+    outcomes = [outcome async for outcome in try_defended_attempts(quick, is_defended=is_defended)]
     assert len(outcomes) >= 6
     assert [each for each in outcomes if each.succeeded is is_defended] == []
 
 
-async def test_a_dozen_attempts_fail() -> None:
+async def test_the_quick_attempts_of_an_agent_fail() -> None:
     quick = [attempt for attempt in ATTEMPTS if attempt.quick]
-    outcomes = [outcome async for _, outcome in from_the_sandbox(quick, SandboxProfile.STRICT)]
+    outcomes = [outcome async for _, outcome in try_as_agent(quick, SandboxProfile.STRICT)]
     assert len(outcomes) >= 12
     assert [each for each in outcomes if each.succeeded] == []
 
 
-async def test_the_attempts_can_succeed() -> None:
-    one = [attempt for attempt in ATTEMPTS if attempt.quick and attempt.only_sandbox][:2]
-    assert [outcome.succeeded async for _, outcome in from_the_sandbox(one, SandboxProfile.OFF)] == [True, True]
+async def test_two_quick_attempts_succeed_without_a_sandbox() -> None:
+    two = [attempt for attempt in ATTEMPTS if attempt.quick and attempt.only_sandbox][:2]
+    assert [outcome.succeeded async for _, outcome in try_as_agent(two, SandboxProfile.OFF)] == [True, True]
 
 
-def test_hostile_text_gains_nothing() -> None:
-    assert [each for each in from_words() if each.succeeded] == []
+def test_every_attack_by_hostile_text_fails() -> None:
+    assert [each for each in try_hostile_texts() if each.succeeded] == []
 
 
-def test_valid_words_are_accepted() -> None:
+def test_a_harmless_petition_and_an_own_branch_are_accepted() -> None:
     assert granted(petition("github.comment", body="Well done.")) == "granted"
     assert is_own_branch("kingdom/wf-1/tree1", "wf-1")
 

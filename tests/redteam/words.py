@@ -19,7 +19,7 @@ from kingdom.errors import KingdomError
 from kingdom.soldiers.agents.scripted.script import has_script
 from kingdom.soldiers.redaction import Redaction
 
-WORDS: list[tuple[Callable[[], str], str]] = []
+HOSTILE_TEXTS: list[tuple[Callable[[], str], str]] = []
 _ROOT = "task-20260207-001"
 _ORIGIN = AssignmentSubject(repo="acme/rocket", number=7, ticket="QP-1", channel="dev")
 _POLICY = GeneralPolicy(petitions=(PetitionRule(kind="github.comment", at_most=2, body_bytes_max=2000),))
@@ -35,7 +35,7 @@ def stopped_by(guard: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
     """Register an attempt with the defense against it."""
 
     def noted(say: Callable[[], str]) -> Callable[[], str]:
-        WORDS.append((say, guard))
+        HOSTILE_TEXTS.append((say, guard))
         return say
 
     return noted

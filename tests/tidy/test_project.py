@@ -46,7 +46,7 @@ def test_there_is_a_form_for_each_reason_to_write() -> None:
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_a_form_has_what_github_needs(path: Path) -> None:
+def test_an_issue_form_has_the_fields_that_github_requires(path: Path) -> None:
     form: dict[str, Any] = yaml.safe_load(path.read_text())
     assert {"name", "description", "body"} <= form.keys() <= FORM_FIELDS
     for part in form["body"]:

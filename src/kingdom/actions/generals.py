@@ -55,7 +55,7 @@ def work_names(package: Package) -> list[str]:
 async def simulate_change(
     bus: Bus, loaded: LoadedPackages, name: str, definition: str, since: datetime
 ) -> RoutingSimulation:
-    """Compare the routing of past events with what it would be with another file general.yaml of a General."""
+    """Compare the routing of past events with what it would be with a changed general.yaml of a General."""
     changed = read_general(definition, f"{name}/{GENERAL_FILE}")
     if changed.name != name:
         raise Misconfigured(f"the name is {changed.name!r}: keep the name {name}, or simulate on the command line")

@@ -30,7 +30,10 @@ def next_commands(workflow: Workflow) -> list[str]:
 def choose_resumption(
     workflow: Workflow, *, checkpoint_id: str | None, from_base: bool, in_session: bool, reply: str | None
 ) -> ResumeFrom:
-    """Return from where a run resumes. Reject a reply without a question, and an open question without an option."""
+    """Return from where a run resumes.
+
+    Reject a reply if no question is open. Reject a call without any option if a question is open.
+    """
     how: ResumeFrom = Auto()
     if checkpoint_id is not None:
         how = FromCheckpoint(checkpoint_id)
@@ -51,7 +54,7 @@ def choose_resumption(
 def describe_activity(workflow: Workflow) -> str:
     """Return in a few words what a run does or waits for, or ""."""
     if workflow.stop_request:
-        return f"about to {workflow.stop_request.outcome.lower()}: {workflow.stop_request.reason}"
+        return f"about to {workflow.stop_request.outcome.verb}: {workflow.stop_request.reason}"
     if workflow.question:
         return f"asks: {workflow.question.text}"
     if workflow.reason:
@@ -67,7 +70,7 @@ def explain_state(workflow: Workflow) -> str:
     """Return in one sentence why a run is where it is: what it does, waits for, or ended with."""
     if workflow.stop_request:
         request = workflow.stop_request
-        return f"It is about to {request.outcome.lower()} ({request.reason}), as soon as its host confirms."
+        return f"It will {request.outcome.verb} ({request.reason}) as soon as its host confirms that nothing runs."
     if workflow.question:
         return f"It asks: {sentence(workflow.question.text)}"
     if workflow.parked_until:
@@ -79,9 +82,9 @@ def explain_state(workflow: Workflow) -> str:
 
 def _describe_progress(workflow: Workflow) -> str:
     if workflow.placement is None and workflow.ended_at is None:
-        return "It waits for a host with a free slot: `kingdom host list` shows all."
+        return "It waits for a host with a free slot: `kingdom host list` shows all hosts."
     activity = describe_activity(workflow)
-    return sentence(f"It works on {activity}") if activity else "It begins with its next work."
+    return sentence(f"It works on {activity}") if activity else "It is about to begin its next work."
 
 
 def _summary(workflow: Workflow) -> str:

@@ -99,7 +99,8 @@ class BacklogMetrics(Gauges):
         self._dead = gauge("dead", "Dead letters; counting stops at 10000")
         self._oldest = gauge("oldest_pending_seconds", "Age of the oldest event that is due")
         self._paused = gauge("paused", "1 while the stream is paused")
-        self._pin = gauge("xmin_pinned_seconds", "Age of what keeps old row versions alive", "holder")
+        pinned = "Age of each transaction that keeps vacuum from removing old row versions; 0 for a replication slot"
+        self._pin = gauge("xmin_pinned_seconds", pinned, "holder")
 
     async def refresh(self, operations: Operations, streams: Collection[str] = ()) -> None:
         """Read the store once and set all gauges. Each of `streams` is shown even if it is empty."""

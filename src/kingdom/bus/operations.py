@@ -196,7 +196,7 @@ class Operations(ABC):
 
     @abstractmethod
     async def pins(self) -> list[Pin]:
-        """Return everything that keeps old row versions alive, oldest first."""
+        """Return everything that keeps vacuum from removing old row versions, oldest first."""
 
 
 async def read_log_to_end(operations: Operations, about: str, after: LogCursor) -> tuple[list[LogEntry], LogCursor]:

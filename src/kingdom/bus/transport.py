@@ -24,7 +24,8 @@ class ForeignMessage:
 class ForeignTopic:
     """A topic that another system writes. `read` returns the event of a message, or raises if it is malformed.
 
-    The id of the event follows from the place of the message, so reading it again finds the same event.
+    The bus derives the id of the event from the topic, partition and offset of the message. A message that is read
+    again thus becomes the same event.
     """
 
     name: str

@@ -19,7 +19,7 @@ _log = structlog.get_logger("kingdom.court")
 _INTRODUCTION = """\
 # Internal events
 
-<!-- Written by `python -m kingdom.chronicle.catalog`; a test keeps it equal. -->
+<!-- Written by `python -m kingdom.chronicle.catalog`; a test checks that it is current. -->
 
 The system logs these observations of itself. They trigger nothing. Each entry is logged in the transaction that
 causes it, so the entry exists if and only if the change happened. There are two exceptions, `recovery.log_rotated` and

@@ -18,7 +18,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "explain": "Show the timeline of an event, assignment or run, from its cause to its result.",
         "inbox": "List the questions that wait for a person.",
         "answer": "Answer a question of an assignment.",
-        "send": "Send an event to the court, as if it had happened outside.",
+        "send": "Send an event to the court, as if it came from an outside system.",
         "resume": "Resume a run.",
         "cancel": "Cancel a run, or the run of an assignment.",
         "diff": "Print the changes of a run.",

@@ -36,13 +36,15 @@ class CourtMetrics(Gauges):
         self._silent = gauge("role_silent_seconds", "Time since the last heartbeat of a running role", "role")
         self._money = gauge("money_usd", "The daily budget in dollars: spent, set_aside and limit", "kind")
         self._slots_held = gauge("slots_held", "Slots in use", "scope")
-        self._slots_limit = gauge("slots_limit", "Available slots: in total, and of each scope that uses some", "scope")
+        self._slots_limit = gauge(
+            "slots_limit", "The limit of slots: in total, and of each scope with slots in use", "scope"
+        )
         self._undecided = gauge("events_undecided", "Events that the King has not routed yet")
         self._waiting = gauge("events_waiting", "Events that wait for a General; counting stops at 1000", "priority")
         self._assignments = gauge("assignments", "Assignments that have not ended; counting stops at 1000", "status")
         self._open_questions = gauge("open_questions", "Open questions to people; counting stops at 1000")
         self._hosts = gauge("hosts", "Machines that run agents", "status")
-        self._parked = gauge("parked", "Runs that wait until the usage limit of their model provider ends")
+        self._parked = gauge("parked", "Runs that wait until their model provider resets its usage limit")
 
     async def refresh(self, read: Callable[[], Awaitable[CourtStatus]]) -> None:
         """Read the status once and show it."""

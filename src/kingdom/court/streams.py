@@ -60,19 +60,25 @@ class PetitionGranted(_Notice, frozen=True, kw_only=True):
     created_at: datetime
     # The petition is not performed after this time.
     expires_at: datetime | None = None
-    # Globs of the mentions and commands that may reach bots.
+    # Globs of the mentions and commands to bots that the texts of the petition may contain. All others are disabled.
     commands: tuple[str, ...] = ()
 
 
 class PetitionSettled(_Notice, frozen=True, kw_only=True):
-    """A petition was performed or failed permanently. `root` is the id of the assignment that requested it."""
+    """A petition was performed or failed permanently.
+
+    `root` is the id of the assignment that requested it, or of the first assignment if that one continues another.
+    """
 
     petition_id: str
     root: str
 
 
 class PetitionsDue(_Notice, frozen=True, kw_only=True):
-    """A petition may no longer have to wait for a person's answer or for its turn."""
+    """The General should check the petitions of an assignment again.
+
+    The petition may no longer wait for a person's answer or for its turn.
+    """
 
     petition_id: str
     root: str
@@ -103,9 +109,10 @@ SETTLED_STREAM = Stream(name="court.settled", ordered=True, retry=_RETRY)
 EXTERNAL_EVENT_RECEIVED = EventType(name="ExternalEventReceived", payload=ExternalEventReceived)
 ASSIGNMENT_GIVEN = EventType(name="AssignmentGiven", payload=AssignmentGiven)
 RETRY_DUE = EventType(name="RetryDue", payload=RetryDue)
+# Stores of earlier versions contain events with this name.
 SLOT_RELEASE_DUE = EventType(name="AssignmentRested", payload=SlotReleaseDue)
 MESSAGE_QUEUED = EventType(name="MessageQueued", payload=MessageQueued)
-# Each outside system has its own event type, so that a system that is down does not hold back the others.
+# Each outside system has its own event type, and so its own effect with its own rate limit and circuit breaker.
 PETITION_GRANTED = {
     "github": EventType(name="GithubPetitionGranted", payload=PetitionGranted),
     "jira": EventType(name="JiraPetitionGranted", payload=PetitionGranted),
@@ -118,7 +125,7 @@ STREAMS = (
     *(EVENT_STREAM, RESULT_STREAM, ASSIGNMENT_STREAM, MESSAGE_STREAM, PETITION_STREAM, SETTLED_STREAM),
 )
 TOPOLOGY = Topology(STREAMS)
-# The streams that exist once. Other streams are families, in which each General or requester has its own stream.
+# The streams that exist once. The others are families: each General, host or requester of runs has its own.
 SINGLE_STREAMS = tuple(stream.name for stream in STREAMS if not stream.is_family)
 
 

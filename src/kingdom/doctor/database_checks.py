@@ -39,7 +39,7 @@ def database_checks() -> list[Check]:
         "database-transactions": judge_transactions,
         "database-clock": judge_clock,
     }
-    remedy = "read the log of the server: `kingdom doctor` got no answer from it"
+    remedy = "read the log of the database server: the server did not answer `kingdom doctor`"
     return [Check(name=name, run=partial(_check_database, judge), remedy=remedy) for name, judge in judges.items()]
 
 
@@ -121,10 +121,11 @@ def judge_transactions(facts: DatabaseFacts) -> CheckResult:
     """Judge whether a session holds a transaction open so long that vacuum cannot clean up."""
     oldest = facts.oldest_transaction
     if oldest is None or oldest.seconds < _OLD_TRANSACTION_SECONDS:
-        return ok("no transaction is open for long")
+        return ok("no transaction has been open for long")
     who = f"process {oldest.pid} of {oldest.role or 'another role'} ({oldest.state or 'unknown'})"
-    summary = f"{who} holds a transaction open for {oldest.seconds / 60:.0f} min: vacuum cannot remove newer rows"
-    return warn(summary, f"SELECT pg_terminate_backend({oldest.pid})")
+    summary = f"{who} has held a transaction open for {oldest.seconds / 60:.0f} min"
+    effect = "vacuum cannot remove rows that were deleted or replaced since then"
+    return warn(f"{summary}: {effect}", f"SELECT pg_terminate_backend({oldest.pid})")
 
 
 def judge_clock(facts: DatabaseFacts) -> CheckResult:

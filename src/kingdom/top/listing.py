@@ -52,8 +52,8 @@ class Listing(ScrollView, can_focus=True, inherit_bindings=False):
         return self._rows[self._cursor] if self._rows else None
 
     @property
-    def shown(self) -> Sequence[PaneRow]:
-        """Return all rows."""
+    def rows(self) -> Sequence[PaneRow]:
+        """Return all rows, including those that are not visible."""
         return self._rows
 
     def fill(self, rows: Sequence[PaneRow]) -> None:

@@ -211,7 +211,7 @@ def _runs(snapshot: TopSnapshot) -> Iterator[PaneRow]:
 def _describe_progress(run: Workflow) -> tuple[str, str]:
     """Return what a run does or waits for, and the style of this text."""
     if run.stop_request:
-        return shorten(f"about to {run.stop_request.outcome.lower()}: {run.stop_request.reason}"), ATTENTION
+        return shorten(f"about to {run.stop_request.outcome.verb}: {run.stop_request.reason}"), ATTENTION
     if run.question:
         return shorten(f"asks: {run.question.text}"), ATTENTION
     if run.reason:

@@ -27,7 +27,7 @@ class LogStreamMetrics:
         self.clients = Gauge("kingdom_web_stream_clients", "Open streams", registry=registry)
         self.lag = Gauge(
             "kingdom_web_stream_lag_seconds",
-            "Age of the oldest open transaction that holds back log entries",
+            "Age of the oldest open transaction that newer log entries wait for; 0 if there is none",
             registry=registry,
         )
         self.dropped = Counter(

@@ -106,7 +106,7 @@ async def retire_host(where: Bus | Transaction, host: Host, *, leaves_runs: bool
 
 
 async def set_drained(transaction: Transaction, host_id: str, *, drained: bool, actor: str) -> Host:
-    """Let a host take no new runs, or take them again. Repeating it changes nothing."""
+    """Stop giving new runs to a host, or give it new runs again. Repeating it changes nothing."""
     record, host = await find_host(transaction, host_id)
     if host is None:
         raise NotFound(f"there is no host {host_id!r}: `kingdom host list` shows all")

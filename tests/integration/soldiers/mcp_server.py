@@ -7,7 +7,7 @@ import sys
 
 def serve(manner: str, *words: str) -> None:
     """Serve until the process is ended."""
-    from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - it takes long, and who misbehaves does so at once
+    from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - it is slow, and to crash or hang needs none of it
 
     server = MCPServer("shelf")
 
@@ -31,7 +31,7 @@ def serve(manner: str, *words: str) -> None:
 
 
 def main(manner: str, *words: str) -> None:
-    """Act as the text says."""
+    """Crash, hang or serve, as `manner` says."""
     match manner:
         case "crash":
             sys.exit(f"the shelf {os.environ['SHELF']} has fallen down")

@@ -1,4 +1,7 @@
-"""Prepare many trees at once: `python -m tests.integration.soldiers.preparing HOST SOURCE FIRST LAST`."""
+"""Prepare many trees at once: `python -m tests.integration.soldiers.preparing HOST SOURCE FIRST END`.
+
+The tree with the number END is not prepared.
+"""
 
 import asyncio
 import sys

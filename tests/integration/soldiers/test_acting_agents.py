@@ -104,7 +104,7 @@ async def test_a_folder_that_becomes_a_link_during_a_commit_is_not_followed(
 
 
 @pytest.mark.variants
-async def test_without_the_sandbox_such_a_folder_shows_what_the_host_can_read(
+async def test_without_the_sandbox_a_swapped_folder_leaks_files_that_the_host_can_read(
     host: Path, source: Path, victim: Path
 ) -> None:
     trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(sandboxed=False))
@@ -256,9 +256,7 @@ async def test_the_same_in_an_ignored_folder_is_nobodys_business(
     assert run("show", f"{commit}:new.txt", cwd=bare(host, tree)) == "new"
 
 
-async def test_a_file_with_the_times_it_had_is_committed_all_the_same(
-    trees: RunCheckouts, host: Path, source: Path
-) -> None:
+async def test_a_changed_file_with_unchanged_times_is_committed(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     file = tree.path / "file0.txt"

@@ -122,7 +122,7 @@ async def test_the_official_client_receives_verdicts_and_its_own_mistakes(tool_h
     assert question.text == "Which one?"
 
 
-async def test_the_command_line_serves_it_at_the_place_that_the_environment_names(
+async def test_the_command_line_relays_to_the_agent_tools_at_the_address_in_the_environment(
     tool_host: ToolHost, tmp_path: Path
 ) -> None:
     async with client_of(*COMMAND_LINE, KINGDOM_VOICE_URL=tool_host.url) as client:
@@ -199,7 +199,7 @@ async def test_a_server_whose_agent_is_gone_ends_although_a_call_is_open(tmp_pat
 
 
 @pytest.mark.parametrize("place", ["", "unix:", "127.0.0.1:80", "ftp://127.0.0.1:80/voice"])
-async def test_a_place_that_is_none_is_refused_in_a_sentence(place: str) -> None:
+async def test_an_invalid_address_of_agent_tools_is_refused_in_a_sentence(place: str) -> None:
     process = await asyncio.create_subprocess_exec(*relay_command(place), stderr=asyncio.subprocess.PIPE)
     _, words = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
     assert process.returncode == 1

@@ -46,7 +46,7 @@ def without_end(stage: Stage) -> None:
     stage.transcript.write_bytes(b"".join(kept))
 
 
-async def test_it_has_the_environment_of_the_launch_and_nothing_of_ours(stage: Stage) -> None:
+async def test_an_agent_gets_the_environment_of_its_launch_and_not_that_of_the_host(stage: Stage) -> None:
     agent = await stage.start()
     await follow(agent, {"run": "tr '\\0' '\\n' < /proc/$PPID/environ > env.txt"})
     lines = (stage.work_space / "env.txt").read_text().splitlines()

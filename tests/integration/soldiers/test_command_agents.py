@@ -201,7 +201,7 @@ async def test_a_stop_waits_for_the_program_within_the_grace(stage: Stage) -> No
         await updates_of(agent, Prompt(id="t2#1", text="true"))
 
 
-async def test_a_stop_kills_what_runs_longer(stage: Stage, mark: str) -> None:
+async def test_a_stop_kills_a_turn_that_runs_longer_than_the_grace(stage: Stage, mark: str) -> None:
     agent = await stage.start()
     turn = asyncio.create_task(updates_of(agent, Prompt(id="t1#1", text="touch began; sleep 600")))
     await until_exists(stage.work_space / "began")

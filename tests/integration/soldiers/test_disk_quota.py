@@ -95,7 +95,9 @@ async def test_an_agent_that_fills_the_disk_is_ended_and_its_work_fails_by_name(
 
 
 @on_files
-async def test_one_that_stays_below_is_not_ended_and_one_that_is_quick_does_not_pass(host: HostScene) -> None:
+async def test_an_agent_below_the_disk_quota_is_not_stopped_and_a_quick_excess_is_found_before_the_commit(
+    host: HostScene,
+) -> None:
     below = task({"run": f"{FILL.format('.', 5)}; truncate -s 1G sparse; sleep 0.5"})
     await host.until(await host.begin(work("below", below)), WorkflowStatus.COMPLETED)
     # The file is written between two checks, and found by the check before the commit.

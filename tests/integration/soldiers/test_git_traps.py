@@ -169,7 +169,7 @@ async def test_a_checkout_with_very_deep_and_forbidden_folders_is_removed(tree: 
     assert not tree.path.exists()
 
 
-def test_removing_leaves_what_links_lead_to(tmp_path: Path) -> None:
+def test_removing_a_folder_keeps_the_targets_of_links_in_it(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "file").write_text("kept")
     (tmp_path / "gone" / "shut").mkdir(parents=True)

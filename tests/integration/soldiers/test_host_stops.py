@@ -63,7 +63,7 @@ async def test_a_paused_run_continues_in_its_session_with_the_changed_definition
     assert sent == [task.id for work in completed.works for task in work.tasks]
 
 
-async def test_an_agent_that_does_not_finish_its_turn_is_ended_and_continues_after_its_last_step(
+async def test_an_agent_that_does_not_finish_its_turn_is_stopped_and_resumes_after_its_last_step(
     scene: HostScene,
 ) -> None:
     await scene.start_host(client=ImpatientAgents(ScriptedAgentClient()))
@@ -89,13 +89,13 @@ async def test_an_agent_that_does_not_finish_its_turn_is_ended_and_continues_aft
 @pytest.mark.parametrize(
     ("doing", "runs"),
     [({"run": "setsid sleep 901 & exec sleep 902"}, ("sleep 901", "sleep 902")), ({"hang": "deaf"}, ())],
-    ids=["running tools", "hearing nothing"],
+    ids=["running tools", "ignoring input and signals"],
 )
-async def test_a_cancelled_run_ends_within_a_second_and_leaves_no_process(
+async def test_the_agents_of_a_cancelled_run_get_less_than_a_second_to_stop_and_leave_no_process(
     scene: HostScene, doing: dict[str, Any], runs: tuple[str, ...]
 ) -> None:
-    hindered = InterceptedAgents(ScriptedAgentClient())
-    await scene.start_host(client=hindered)
+    intercepted = InterceptedAgents(ScriptedAgentClient())
+    await scene.start_host(client=intercepted)
     here = scene.folder / "here"
     workflow = await scene.begin(work("one", task({"write": str(here)}, doing)), writes("two"))
     for words in runs:
@@ -112,12 +112,12 @@ async def test_a_cancelled_run_ends_within_a_second_and_leaves_no_process(
     await eventually(none_left)
     cancelled = await scene.until(workflow, WorkflowStatus.CANCELLED)
     assert [work.status for work in cancelled.works] == [WorkStatus.CANCELLED] * 2
-    assert hindered.graces
-    assert max(hindered.graces) < timedelta(seconds=1)
+    assert intercepted.graces
+    assert max(intercepted.graces) < timedelta(seconds=1)
 
 
 @pytest.mark.parametrize("fails", ["interrupt", "stop"])
-async def test_an_agent_that_fails_as_it_is_ended_is_ended_all_the_same(
+async def test_an_agent_is_stopped_although_its_interruption_or_its_stop_fails_once(
     scene: HostScene, fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_agents, "_STOP_PAUSE_SECONDS", 0.01)

@@ -1,4 +1,4 @@
-"""Checkouts that the version before has made are used as they are."""
+"""Checkouts that an earlier version made are migrated, and keep their files and commits."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from tests.integration.soldiers.sources import a_tree, bare, files_of, run
 
 
-async def made_by_the_version_before(host: Path, source: Path) -> CheckoutSpec:
-    """Return a checkout with a commit and a dirty file, as a worktree of a clone that is named by its Git alone."""
+async def make_legacy_checkout(host: Path, source: Path) -> CheckoutSpec:
+    """Make a worktree with a commit and a dirty file, of a clone whose folder name lacks the address."""
     tree = a_tree(host, source)
     clone = host / "repositories" / "app.git"
     repository = Repository(clone, url=str(source), home=host)
@@ -25,10 +25,10 @@ async def made_by_the_version_before(host: Path, source: Path) -> CheckoutSpec:
     return tree
 
 
-async def test_a_worktree_of_the_version_before_is_taken_over_with_its_work(
+async def test_a_legacy_checkout_is_migrated_with_its_commits_and_changed_files(
     trees: RunCheckouts, host: Path, source: Path
 ) -> None:
-    tree = await made_by_the_version_before(host, source)
+    tree = await make_legacy_checkout(host, source)
     files, branch = files_of(tree.path), run("rev-parse", "HEAD", cwd=tree.path)
     assert await migrate_legacy_checkouts(host / "repositories", home=host, git_policy=GitPolicy()) == 1
     assert files_of(tree.path) == files
@@ -42,8 +42,8 @@ async def test_a_worktree_of_the_version_before_is_taken_over_with_its_work(
     assert files_of(tree.path) == files_of(source)
 
 
-async def test_it_is_taken_over_once_and_again_where_that_was_interrupted(host: Path, source: Path) -> None:
-    tree = await made_by_the_version_before(host, source)
+async def test_an_interrupted_migration_of_a_checkout_is_completed_and_not_repeated(host: Path, source: Path) -> None:
+    tree = await make_legacy_checkout(host, source)
     git_directory_of(tree.path).mkdir(parents=True)
     assert [
         await migrate_legacy_checkouts(host / "repositories", home=host, git_policy=GitPolicy()) for _ in range(2)
@@ -54,8 +54,8 @@ async def test_it_is_taken_over_once_and_again_where_that_was_interrupted(host: 
     assert run("log", "-1", "--format=%s", cwd=tree.path) == "done"
 
 
-async def test_one_that_is_on_no_branch_is_left_to_people(host: Path, source: Path) -> None:
-    tree = await made_by_the_version_before(host, source)
+async def test_a_legacy_checkout_on_no_branch_is_not_migrated(host: Path, source: Path) -> None:
+    tree = await make_legacy_checkout(host, source)
     run("checkout", "--quiet", "--detach", cwd=tree.path)
     assert await migrate_legacy_checkouts(host / "repositories", home=host, git_policy=GitPolicy()) == 0
     assert (tree.path / "dirty.txt").exists()

@@ -61,7 +61,7 @@ async def test_a_run_shows_the_exit_code_and_both_outputs(tmp_path: Path, *, con
     assert finished == ProgramResult(3, "out\nerr\n")
 
 
-async def test_the_environment_is_what_was_given_and_the_place(tmp_path: Path, *, contained: bool) -> None:
+async def test_a_program_has_only_the_given_environment_and_its_directory(tmp_path: Path, *, contained: bool) -> None:
     argv = ["/usr/bin/env"]
     given = {"ONE": "1", "HOME": "nowhere"}
     finished = await run_program(argv, cwd=tmp_path, environment=given, timeout=PATIENCE, contained=contained)
@@ -144,7 +144,7 @@ async def test_a_program_killed_from_outside_is_noticed(tmp_path: Path, mark: st
     assert marked(mark) == []
 
 
-async def test_killing_what_has_ended_changes_nothing(tmp_path: Path, mark: str, *, contained: bool) -> None:
+async def test_killing_an_ended_program_changes_nothing(tmp_path: Path, mark: str, *, contained: bool) -> None:
     program = await start_shell("exit 5", tmp_path, mark, contained=contained)
     assert await asyncio.wait_for(program.wait(), PATIENCE_SECONDS) == 5
     assert await program.kill() == 5

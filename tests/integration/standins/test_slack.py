@@ -246,7 +246,7 @@ async def test_a_channel_takes_one_message_a_second_when_slack_is_strict(
     assert posted[-1]["text"] == "later"
 
 
-async def test_a_lost_answer_was_carried_out_once_all_the_same(scene: Scene) -> None:
+async def test_a_call_whose_answer_is_lost_was_carried_out_once(scene: Scene) -> None:
     await scene.trouble(kind="lose_answer", path="/api/chat.postMessage")
     client = scene.client()
 

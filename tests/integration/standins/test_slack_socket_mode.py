@@ -272,7 +272,7 @@ async def test_the_app_receives_its_own_messages_and_changes(scene: Scene, dana:
     assert (await scene.look("state"))["pending"] == []
 
 
-async def test_a_killed_workspace_still_delivers_what_was_pending(tmp_path: Path) -> None:
+async def test_a_restarted_workspace_delivers_the_pending_events(tmp_path: Path) -> None:
     state = tmp_path / "slack.json"
     async with program(state) as (scene, process):
         await scene.do("settings", ack_seconds=PATIENCE_SECONDS)

@@ -58,7 +58,7 @@ class TopUser:
     def rows(self) -> dict[str, PaneRow]:
         """Return the rows of the pane that is shown."""
         (listing,) = [each for each in self.app.screen_stack[0].query(Listing) if each.display]
-        return {row.key: row for row in listing.shown}
+        return {row.key: row for row in listing.rows}
 
     @property
     def _strips(self) -> list[Strip]:

@@ -230,7 +230,7 @@ def _database(backend: BackendUnderTest) -> str:
     return str(psycopg.conninfo.conninfo_to_dict(backend.place)["dbname"])
 
 
-async def test_it_fits_a_small_terminal_grows_with_a_large_one_and_needs_no_colours(
+async def test_the_screen_fits_a_small_and_a_large_terminal_and_needs_no_colours(
     files: BackendUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")

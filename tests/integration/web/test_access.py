@@ -312,7 +312,7 @@ async def test_a_body_that_is_too_large_is_refused(site: Site) -> None:
         assert (response.status, (await response.json())["code"]) == (413, "too_large")
 
 
-async def test_what_is_no_json_is_refused_with_words(site: Site) -> None:
+async def test_a_request_body_that_is_not_json_is_refused_with_a_next_step(site: Site) -> None:
     token = await site.token("ci")
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     async with site.client.post(f"{site.url}/api/v1/events", data=b"\xff{", headers=headers) as response:

@@ -170,7 +170,7 @@ async def test_every_part_of_a_run_is_a_page(site: Site, tab: str) -> None:
         assert reply.status == (404 if "diff" in part else 200), (part, reply.text)
 
 
-async def test_what_strangers_write_is_text_on_every_page(site: Site) -> None:
+async def test_texts_of_strangers_are_escaped_on_every_page(site: Site) -> None:
     hostile = " ".join(PAYLOADS)
     await fill_realm(site.bus, title=hostile, text=hostile, body={"title": hostile, "body": hostile})
     for path in (*LISTS, *(f"{RUNNING}?tab={tab}" for tab in TABS), FAILED, WAITING):

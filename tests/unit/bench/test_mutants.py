@@ -91,7 +91,7 @@ def test_the_same_seed_draws_the_same_mutants_and_another_one_others() -> None:
     assert len(names[0]) == len(set(names[0])) == sum(region.share for region in REGIONS.values())
 
 
-def test_a_new_place_for_mutants_takes_the_place_of_one_drawn_mutant_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_new_mutant_replaces_at_most_one_drawn_mutant_per_region(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {mutant.name for _, mutant in draw(17)}
     found = {region: find_mutants(region) for region in REGIONS.values()}
     fresh = Mutant("a.sql", "take", "drops a lock", 1, 0, 0, "")

@@ -33,7 +33,7 @@ def test_a_library_whose_line_is_withheld_continues(kept: list[object], capsys: 
 HOSTILE = "ask\x1b]0;pwned\x07\x9b2J\n2026-11-16 [error] forged"
 
 
-def test_text_of_others_controls_no_terminal_and_forges_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_text_in_the_log_controls_no_terminal_and_forges_no_line(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs(json=False)
     structlog.get_logger("kingdom").warning(HOSTILE, task=HOSTILE, tasks=[HOSTILE])
     logging.getLogger("aiohttp").warning("said %s", HOSTILE)

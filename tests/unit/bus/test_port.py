@@ -275,7 +275,7 @@ async def act(transaction: Transaction, what: str, number: int) -> None:
 
 
 @given(actions, actions)
-def test_going_back_forgets_exactly_what_came_after_the_mark(
+def test_going_back_to_a_savepoint_forgets_exactly_the_later_changes(
     before: list[tuple[str, int]], after: list[tuple[str, int]]
 ) -> None:
     async def go() -> tuple[Transaction, Transaction]:

@@ -164,7 +164,7 @@ def test_memory_stays_inside_the_package(tmp_path: Path) -> None:
     assert [file.name for file in outside.iterdir()] == ["secret.md"]
 
 
-def test_a_linked_file_is_replaced_and_what_it_led_to_stays(tmp_path: Path) -> None:
+def test_a_link_is_replaced_by_a_file_and_its_target_stays_unchanged(tmp_path: Path) -> None:
     (tmp_path / "kept.md").write_text("- old\n")
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory" / "elsewhere.md").symlink_to(tmp_path / "kept.md")

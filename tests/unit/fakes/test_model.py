@@ -230,7 +230,7 @@ def test_a_wrong_script_is_an_error_that_names_the_line() -> None:
     assert '{"dance": 1}' in refusal.message
 
 
-def test_a_script_whose_quotes_were_escaped_is_read_all_the_same() -> None:
+def test_a_script_with_escaped_quotes_is_read() -> None:
     prompt = scripted({"say": "a"}, {"answer": "b"}).replace('"', '\\"')
     assert words(Conversation().say(prompt)) == ["a", "b"]
 

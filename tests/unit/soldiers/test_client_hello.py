@@ -66,7 +66,7 @@ def test_the_name_is_read_however_the_message_is_cut_into_records() -> None:
     assert server_name(records(message, *range(1, 8))) == NAME
 
 
-def test_the_name_is_in_lower_case_and_what_follows_the_message_is_left_alone() -> None:
+def test_the_server_name_is_in_lower_case_and_later_bytes_are_ignored() -> None:
     assert server_name(records(hello(names(b"Files.Example.ORG")))) == NAME
     assert server_name(real() + b"\x14\x03\x03\x00\x01\x01" + b"anything") == NAME
 

@@ -90,7 +90,7 @@ async def test_a_start_that_is_given_up_takes_no_slot(tmp_path: Path) -> None:
     await agents.end(session, AT_ONCE)
 
 
-async def test_an_agent_that_cannot_be_stopped_at_first_is_ended_all_the_same_and_frees_its_slot(
+async def test_an_agent_that_cannot_be_stopped_at_first_is_stopped_again_and_frees_its_slot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_agents, "_STOP_PAUSE_SECONDS", 0.01)

@@ -37,7 +37,7 @@ def laid_out(run: Path, *trees: CheckoutSpec, reports: dict[str, str] | None = N
     return space
 
 
-def test_an_agent_finds_its_repositories_the_reports_and_what_it_may_do(tmp_path: Path) -> None:
+def test_an_agent_finds_its_repositories_the_reports_and_its_instructions(tmp_path: Path) -> None:
     tree = a_tree(tmp_path)
     (tree.path / "code.py").write_text("pass\n")
     space = laid_out(tmp_path, tree, reports={REPORT: "# Found\n"})
@@ -53,7 +53,7 @@ def test_an_agent_finds_its_repositories_the_reports_and_what_it_may_do(tmp_path
     assert task == {"task_id": "wf-1-w2", "result_path": str(space / "result.json")}
 
 
-def test_two_branches_of_one_repository_have_names_of_their_own(tmp_path: Path) -> None:
+def test_two_branches_of_one_repository_are_linked_under_different_names(tmp_path: Path) -> None:
     trees = (a_tree(tmp_path), a_tree(tmp_path, base_branch="release/2"), a_tree(tmp_path, "lib"))
     space = laid_out(tmp_path, *trees)
     links = {path.name: path.readlink() for path in space.iterdir() if path.is_symlink()}
@@ -65,7 +65,7 @@ def test_a_work_without_repositories_and_reports_says_so(tmp_path: Path) -> None
     assert instructions.count("(none)") == 2
 
 
-def test_a_folder_that_is_laid_out_again_keeps_what_the_agent_wrote_and_mends_its_links(tmp_path: Path) -> None:
+def test_laying_out_a_folder_again_keeps_other_files_and_restores_links_and_instructions(tmp_path: Path) -> None:
     tree = a_tree(tmp_path)
     space = laid_out(tmp_path, tree)
     (space / "notes.txt").write_text("mine\n")
@@ -79,7 +79,7 @@ def test_a_folder_that_is_laid_out_again_keeps_what_the_agent_wrote_and_mends_it
 
 
 @pytest.mark.parametrize("git_id", ["reports", "CLAUDE.md", ".kingdom-task.json", "result.json"])
-def test_a_repository_with_a_name_that_the_folder_needs_gets_another(tmp_path: Path, git_id: str) -> None:
+def test_a_repository_with_a_reserved_name_is_linked_under_another_name(tmp_path: Path, git_id: str) -> None:
     tree, other = a_tree(tmp_path, git_id), a_tree(tmp_path, f"{git_id}-repository")
     space = laid_out(tmp_path, tree, other, reports={REPORT: "# Found\n"})
     links = {path.name: path.readlink() for path in space.iterdir() if path.is_symlink()}
@@ -89,7 +89,7 @@ def test_a_repository_with_a_name_that_the_folder_needs_gets_another(tmp_path: P
     assert list(tree.path.iterdir()) == []
 
 
-def test_a_file_in_the_place_of_a_link_is_moved_aside(tmp_path: Path) -> None:
+def test_a_file_that_replaced_a_link_is_renamed_and_kept(tmp_path: Path) -> None:
     tree = a_tree(tmp_path)
     space = laid_out(tmp_path, tree, reports={REPORT: "# Found\n"})
     for number in (1, 2):
@@ -109,7 +109,7 @@ def test_a_file_in_the_place_of_a_link_is_moved_aside(tmp_path: Path) -> None:
     assert (space / "CLAUDE.md").read_text().startswith("# Mend it\n")
 
 
-def test_links_of_an_agent_are_not_followed(tmp_path: Path) -> None:
+def test_links_that_an_agent_made_are_not_followed(tmp_path: Path) -> None:
     tree, elsewhere = a_tree(tmp_path), tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "precious").write_text("precious\n")
@@ -134,7 +134,7 @@ def test_an_existing_report_is_not_written_again(tmp_path: Path) -> None:
     assert (space / REPORT).read_text() == "# As it was\n"
 
 
-def test_a_folder_is_removed_without_what_its_links_lead_to(tmp_path: Path) -> None:
+def test_removing_a_folder_keeps_the_targets_of_its_links(tmp_path: Path) -> None:
     tree = a_tree(tmp_path)
     (tree.path / "code.py").write_text("pass\n")
     space = laid_out(tmp_path, tree, reports={REPORT: "# Found\n"})
@@ -145,7 +145,7 @@ def test_a_folder_is_removed_without_what_its_links_lead_to(tmp_path: Path) -> N
     assert (tmp_path / REPORT).exists()
 
 
-def test_a_file_is_written_whole_and_leaves_no_draft(tmp_path: Path) -> None:
+def test_an_atomic_write_replaces_a_file_and_leaves_no_draft(tmp_path: Path) -> None:
     write_atomically(tmp_path / "reports" / "one.md", "first\n")
     write_atomically(tmp_path / "reports" / "one.md", "second\n")
     assert [path.name for path in (tmp_path / "reports").iterdir()] == ["one.md"]

@@ -242,7 +242,7 @@ def _wire(changes: dict[str, object]) -> dict[str, object]:
     return {names[name]: value for name, value in changes.items()}
 
 
-def test_a_census_shows_only_what_exists() -> None:
+def test_item_counts_show_only_kinds_that_exist() -> None:
     assert str(ItemCounts(open_events=2, log_entries=1)) == "2 open events, 1 log entries"
     assert str(ItemCounts()) == "nothing"
     assert ItemCounts(records=1).difference(ItemCounts(records=1)) == ""

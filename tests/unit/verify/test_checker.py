@@ -117,7 +117,7 @@ def test_a_final_settlement_under_a_token_that_was_not_the_newest_is_stale() -> 
     assert kinds(trace.left([stored("a")], applied("a"))) == [ViolationKind.STALE]
 
 
-def test_a_final_settlement_before_a_newer_claim_is_stale_all_the_same() -> None:
+def test_a_final_settlement_before_a_newer_claim_is_stale() -> None:
     trace = Trace().published(described("a")).claimed(1, (1, "a")).settled(1, p1="dead").claimed(2, (1, "a"))
     assert kinds(trace.left([stored("a")], applied("a"))) == [ViolationKind.STALE]
 

@@ -41,7 +41,7 @@ def test_settings_that_are_unsafe_are_refused_with_a_way_out(settings: WebSettin
 
 
 @pytest.mark.parametrize("text", ["", "8700", "host:", "host:no", "host:99999", "unix:"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not an address"):
         WebSettings(address=text)
 

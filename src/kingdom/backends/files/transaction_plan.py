@@ -77,7 +77,8 @@ class TransactionPlan:
             not_before = each.at.timestamp() if each.at else None
             row = EventRow(
                 stream=each.stream.name,
-                # Positions stay below the next entry, because each event adds more than one byte to this entry.
+                # A position is the offset of this entry plus a count. It stays below the offset of the next entry,
+                # because each event adds more than one byte to this entry.
                 position=self.offset + len(self.entry.bodies),
                 event_id=event_id,
                 key=key,
@@ -135,7 +136,10 @@ class TransactionPlan:
         return row
 
     def select_claimable(self, stream: Stream, limit: int) -> list[EventRow]:
-        """Return the rows that one claim may take, in order. An event that may have crashed a worker comes alone."""
+        """Return the rows that one claim may take, in order.
+
+        An event that may have crashed a worker is claimed alone, so that only this event can cause the next crash.
+        """
         index = self.events.stream(stream.name)
         if stream.name in self.events.pauses:
             return []
@@ -190,7 +194,8 @@ class TransactionPlan:
     def reap(self, lease: Lease) -> int:
         """Requeue the events of an expired lease, and return their number.
 
-        The crash count of an event grows the first time its lease expires, and then only if it was alone in its lease.
+        The crash count of an event grows the first time its lease expires. After that it grows only if the event was
+        alone in its lease, because otherwise another event may have crashed the worker.
         """
         alone, requeued = len(lease.positions) == 1, 0
         for position in sorted(self.events.in_flight.get(lease.token, ())):
@@ -207,7 +212,7 @@ class TransactionPlan:
         return requeued
 
     def cancel(self, row: EventRow, actor: str, *, blocks: bool) -> bool:
-        """End a waiting event as DEAD and return True. For a running event, ask its worker and return False."""
+        """End a waiting event as DEAD and return True. If the event runs, ask its worker to do so and return False."""
         row = self._copy_row(row.stream, row.position)
         if row.status == PROCESSING:
             lease = self.events.leases[row.token]
@@ -223,7 +228,10 @@ class TransactionPlan:
         return True
 
     def redrive(self, dead: EventRow, actor: str) -> None:
-        """Make a dead letter PENDING again at its old position in its key, but after the events in flight."""
+        """Make a dead letter PENDING again.
+
+        It gets its old position in the queue of its key, but runs only after the events of the key that are in flight.
+        """
         row = self._copy_row(dead.stream, dead.position)
         self._add_history(
             row,
@@ -266,8 +274,8 @@ class TransactionPlan:
     def postpone(self, row: EventRow, code: str, reason: str, *, again: float = READ_AGAIN_SECONDS) -> float:
         """Let an event with an unusable file wait. Return how many seconds it has waited so far."""
         row = self._copy_row(row.stream, row.position)
-        # The event waits since `last_attempt_at`. An event that was unreadable when its stream was loaded has an error
-        # code, but not this time yet.
+        # The wait began at `last_attempt_at`. An event that was unreadable when its stream was loaded already has an
+        # error code, but no `last_attempt_at`.
         if row.error_code != code or row.last_attempt_at is None:
             row.last_attempt_at = self.now
         row.error_code, row.error_message = code, reason
@@ -296,7 +304,7 @@ class TransactionPlan:
         self.entry.bodies[row.position] = body
 
     def block_queue(self, dead: EventRow) -> None:
-        """Block the queue of a key with a dead letter."""
+        """Let a dead letter block the queue of its key."""
         row = self._copy_row(dead.stream, dead.position)
         row.blocks = True
         self._put(row)

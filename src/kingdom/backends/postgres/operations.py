@@ -36,7 +36,7 @@ from kingdom.bus.operations import (
 from kingdom.bus.record import refuse_unstorable
 from kingdom.errors import Conflict, NotFound, Unavailable
 
-# `pins` reports what keeps old row versions alive. Younger transactions are normal and are not reported.
+# `pins` reports what keeps vacuum from removing old row versions. Younger transactions are normal and are not reported.
 _PIN_SECONDS = 5.0
 # Most writers announce their numbers or end within milliseconds. So look again a few times before returning less.
 _HORIZON_LOOKS = 5

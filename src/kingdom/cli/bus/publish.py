@@ -115,7 +115,8 @@ async def _publish_file(
             for envelope in envelopes(lines, headers):
                 yield _check_routing(envelope, declared, order_known=order_known)
 
-    # The whole file is checked first, so that nothing is stored if a line is invalid. Standard input is read only once.
+    # A file is first checked completely, so that nothing is stored if a line is invalid. Standard input can be read
+    # only once, so it is not checked first.
     total = None if file == STANDARD_INPUT else sum(1 for _ in read())
     stored = duplicates = unrouted = 0
     async with call.bus(declared) as bus:

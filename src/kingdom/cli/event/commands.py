@@ -93,7 +93,7 @@ async def send(
         bool, typer.Option("--wait", help="Wait until the event ends or waits for a person; the exit code says which.")
     ] = False,
 ) -> int | None:
-    """Send an event to the court, as if it had happened outside.
+    """Send an event to the court, as if it came from an outside system.
 
     Options override the fields of the document. An event with a known id is not sent again, so a script can repeat the
     command. With --wait the exit code is 0 if the event completed, 1 if it failed, and 4 if it waits for a person;

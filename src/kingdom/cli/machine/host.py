@@ -70,7 +70,7 @@ async def retire(
 
 @command(app, "drain", result=one(Host))
 async def drain(call: CommandCall, name: _Name) -> None:
-    """Let a host take no new runs, for example before maintenance. The runs that it has continue there.
+    """Stop giving new runs to a host, for example before maintenance. The runs that it has continue there.
 
     When `kingdom host list` shows that it is no longer busy, stop it. It stays drained when it starts again, until
     `kingdom host undrain`.

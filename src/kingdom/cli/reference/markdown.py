@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 def beginning(title: str, name: str, words: str) -> str:
     """Return the head of a page, which says how it is generated."""
-    origin = f"<!-- Written by `python -m kingdom.cli.reference {name}`; a test keeps it equal. -->"
+    origin = f"<!-- Written by `python -m kingdom.cli.reference {name}`; a test checks that it is current. -->"
     return f"# {title}\n\n{origin}\n\n{words}"
 
 

@@ -103,7 +103,7 @@ def describe_state(workflow: Workflow) -> str:
         return f"{workflow.id} is deleted"
     state = f"{workflow.id} is {workflow.status}"
     if workflow.stop_request:
-        state += f" and about to {workflow.stop_request.outcome.lower()} ({workflow.stop_request.reason})"
+        state += f" and about to {workflow.stop_request.outcome.verb} ({workflow.stop_request.reason})"
     if workflow.question:
         choices = f" ({' / '.join(workflow.question.choices)})" if workflow.question.choices else ""
         state += f", it asks: {workflow.question.text}{choices}"
@@ -150,7 +150,7 @@ def _head(workflow: Workflow, host: Host | None, now: datetime) -> Text:
 def _state_lines(workflow: Workflow) -> Iterable[Text]:
     """Yield the lines that explain the state of a run."""
     if workflow.stop_request:
-        yield _text(f"about to {workflow.stop_request.outcome.lower()}: {workflow.stop_request.reason}", "yellow")
+        yield _text(f"about to {workflow.stop_request.outcome.verb}: {workflow.stop_request.reason}", "yellow")
     if workflow.question:
         choices = f" ({' / '.join(workflow.question.choices)})" if workflow.question.choices else ""
         yield _text(f"asks: {workflow.question.text}{choices}", "bold yellow")

@@ -1,4 +1,4 @@
-"""Admission rules: how much new work health and budget allow. The strictest rule counts.
+"""Admission rules: how much new work the health of the machine and the budget allow. The strictest rule counts.
 
 Memory, disk and money may stop new work. Processor pressure only lowers how many assignments run at once.
 """
@@ -79,7 +79,7 @@ class AdmissionRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """How many assignments may run at once, and why these are fewer than configured, or ""."""
+    """How many assignments may run at once. `reason` says why this is fewer than configured, or is empty."""
 
     slots: int
     reason: str = ""
@@ -90,12 +90,12 @@ class SlotLimit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limit_text(self) -> str:
-        """Return the limit for people."""
+        """Return the limit as a text for people."""
         return "one run at a time" if self.slots == 1 else f"at most {self.slots} runs at once"
 
     @property
     def text(self) -> str:
-        """Return the reason and the limit for people."""
+        """Return the reason and the limit as a text for people."""
         return f"{self.reason}, so {self.limit_text}"
 
 
@@ -131,9 +131,9 @@ def health_rule(reading: Mapping[str, Any] | None, now: datetime, settings: King
         return AdmissionRule(
             name="health",
             level=AdmissionLevel.NOTHING,
-            reason=f"the last health reading is {format_age(age)} old, which counts as orange",
+            reason=f"the last health reading is {format_age(age)} old, which counts as health level orange",
         )
-    health, reason = _stopping(seen)
+    health, reason = _stop_level(seen)
     level = {"green": AdmissionLevel.EVERYTHING, "yellow": AdmissionLevel.HIGH}.get(health, AdmissionLevel.NOTHING)
     return AdmissionRule(name="health", level=level, reason=_describe_health(health, reason))
 
@@ -150,8 +150,8 @@ def slot_limit(reading: Mapping[str, Any] | None, settings: KingSettings) -> Slo
     return SlotLimit(slots=slots, reason=_describe_health(seen.level, seen.slot_reason))
 
 
-def _stopping(reading: _HealthReading) -> tuple[str, str]:
-    """Return the level of what may stop new work, and its reason."""
+def _stop_level(reading: _HealthReading) -> tuple[str, str]:
+    """Return the health level of memory and disk, which may stop new work, and the reason for it."""
     if reading.stop_level is not None:
         return reading.stop_level, reading.stop_reason
     return ("green", "") if reading.reason.startswith(_PROCESSOR) else (reading.level, reading.reason)

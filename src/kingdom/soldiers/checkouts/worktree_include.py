@@ -90,10 +90,10 @@ def parse_patterns(text: str) -> Iterator[IncludePattern]:
 
 
 async def copy_included(source: Path, checkout: Path, *, ignored: IgnoredFilter) -> list[str]:
-    """Copy the files that a checkout requests from a folder, unless they exist, and return their names.
+    """Copy the requested files from `source` to a checkout, unless the checkout has them, and return their names.
 
-    Only files that git ignores are copied, because others would be committed. No link is followed, neither in the
-    folder nor in the checkout.
+    Only files that git ignores are copied, because others would be committed. No link is followed, neither in
+    `source` nor in the checkout.
     """
     patterns = read_patterns(checkout)
     wanted = await asyncio.to_thread(_find_missing, source, checkout, patterns) if patterns else []

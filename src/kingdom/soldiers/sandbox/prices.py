@@ -84,8 +84,8 @@ class PriceList:
     def bill(self, tokens: Tokens, *models: str, own: Mapping[str, Price]) -> Bill:
         """Return the cost of tokens, at the price of the first model whose price is known.
 
-        The operator's `own` prices take precedence. Unknown models are billed at the highest known price, so a budget
-        is never exceeded.
+        The operator's `own` prices take precedence. Unknown models are billed at the highest known price, so
+        that their cost is rarely underestimated.
         """
         found = (self._price(model, tokens.prompt, own) for model in models)
         price = next(filter(None, found), None)

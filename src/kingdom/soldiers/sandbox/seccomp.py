@@ -1,7 +1,8 @@
 """Build the seccomp filter that refuses some system calls of programs in a sandbox.
 
-Keyrings and most socket families are not isolated by namespaces. A set-user-id file would be dangerous outside of the
-sandbox. io_uring makes calls that no filter sees. The other refused calls expose large parts of the kernel needlessly.
+Keyrings and most socket families are not isolated by namespaces. A set-user-id file that an agent creates would run
+with the rights of its owner outside of the sandbox. io_uring makes calls that no filter sees. The other refused calls
+expose large parts of the kernel needlessly.
 """
 
 import os

@@ -113,7 +113,7 @@ def early_deliveries(evidence: Evidence) -> Iterator[Violation]:
                 )
 
 
-def contested_keys(evidence: Evidence) -> Iterator[Violation]:
+def keys_without_one_winner(evidence: Evidence) -> Iterator[Violation]:
     """Find contested dedup keys that were not won by exactly one reaction."""
     winners: dict[str, list[str]] = defaultdict(list)
     for facts in evidence.applied:

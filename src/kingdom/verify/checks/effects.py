@@ -38,7 +38,7 @@ def unsafe_resends(evidence: Evidence) -> Iterator[Violation]:
             yield Violation(ViolationKind.REPEATED, described["call"], detail)
 
 
-def unclosed_calls(evidence: Evidence) -> Iterator[Violation]:
+def calls_not_closed_once(evidence: Evidence) -> Iterator[Violation]:
     """Find accepted calls that were not closed exactly once, either by an event or by their own handler."""
     closed: dict[str, int] = defaultdict(int)
     for facts in evidence.applied:

@@ -1,4 +1,4 @@
-"""Check that every event ends in its expected status, and that every process ends only when it is asked to."""
+"""Check how events and processes end, and the invariants of the store."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from kingdom.verify.violation import Violation, ViolationKind
 _ENDED_AS_EXPECTED = frozenset({0, -9, -15})
 
 
-def wrong_ends(evidence: Evidence) -> Iterator[Violation]:
+def events_in_wrong_status(evidence: Evidence) -> Iterator[Violation]:
     """Find events that have not ended, and events that ended in an unexpected status."""
     for stored in evidence.events:
         where = f"{stored.stream} position {stored.position}"
@@ -28,9 +28,13 @@ def wrong_ends(evidence: Evidence) -> Iterator[Violation]:
 
 
 def broken_invariants(evidence: Evidence) -> Iterator[Violation]:
-    """Find broken invariants of the store, and processes that ended unexpectedly."""
+    """Find broken invariants of the store."""
     for invariant, times in Counter(facts["invariant"] for facts in evidence.facts_of("broken")).items():
         yield Violation(ViolationKind.INVARIANT, invariant, f"seen {times} times")
+
+
+def unexpected_exits(evidence: Evidence) -> Iterator[Violation]:
+    """Find processes that ended by themselves, and processes that did not end when they were asked to."""
     ready = {entry.process for entry in evidence.entries("ready")}
     for facts in evidence.facts_of("exited"):
         ended_early = facts["code"] == 0 and not facts.get("asked", True) and facts["process"] in ready

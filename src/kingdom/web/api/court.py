@@ -56,7 +56,7 @@ class AssignmentsQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class EventToSend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An event, as if it had happened outside. Without an id, a new one is chosen."""
+    """An event to send, as if it came from an outside system. Without an id, a new id is chosen."""
 
     type: Annotated[str, Meta(min_length=1, max_length=200)]
     repo: str | None = None
@@ -78,7 +78,7 @@ async def show_status(call: ApiCall) -> CourtStatus:
 
 
 async def show_health(call: ApiCall) -> HealthSummary:
-    """Show the health of the machine of the court, and what it holds back."""
+    """Show the health of the machine that the court runs on, and how this health limits new work."""
     return (await show_status(call)).health
 
 
@@ -121,7 +121,7 @@ async def explain(call: ApiCall) -> Timeline:
 
 
 async def post_event(call: ApiCall) -> Any:
-    """Send an event to the court, as if it had happened outside."""
+    """Send an event to the court, as if it came from an outside system."""
     given: EventToSend = call.body
     call.visitor.require_general("")
     fields = event_defaults(_SOURCE) | {
@@ -148,7 +148,7 @@ async def post_event_reroute(call: ApiCall) -> Any:
 
 
 async def list_assignments(call: ApiCall) -> Page[Assignment]:
-    """List assignments, the newest first. With a General, a part can have fewer items than its limit."""
+    """List assignments, the newest first. If `general` is given, a page can have fewer items than `limit`."""
     query: AssignmentsQuery = call.query
     async with call.context.bus.transaction() as transaction:
         page = await list_records(
@@ -179,14 +179,14 @@ async def show_general(call: ApiCall) -> Package:
 
 
 class SimulateGeneral(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Another text of the file general.yaml, and how many days of events to compare."""
+    """A changed general.yaml, and for how many days of past events to compare the routing."""
 
     definition: Text
     days: Annotated[int, Meta(ge=1, le=_SIMULATED_DAYS_MAX)] = 7
 
 
 async def post_general_simulate(call: ApiCall) -> RoutingSimulation:
-    """Show which decisions about past events would change with another file general.yaml. Nothing is changed."""
+    """Show which decisions about past events would change with a changed general.yaml. Nothing is stored."""
     call.visitor.require_general(call.path["name"])
     loaded = await asyncio.to_thread(call.context.load_packages)
     since = call.context.clock() - timedelta(days=call.body.days)
@@ -208,7 +208,7 @@ class RetireHost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 async def post_host_drain(call: ApiCall) -> Any:
-    """Let a host take no new runs; the runs that it has continue there."""
+    """Stop giving new runs to a host; the runs that it has continue there."""
     call.visitor.require_general("")
     name = call.path["name"]
     perform = partial(set_drained, host_id=name, drained=True, actor=call.visitor.actor)
@@ -216,7 +216,7 @@ async def post_host_drain(call: ApiCall) -> Any:
 
 
 async def post_host_undrain(call: ApiCall) -> Any:
-    """Let a drained host take new runs again."""
+    """Give new runs to a drained host again."""
     call.visitor.require_general("")
     name = call.path["name"]
     perform = partial(undrain_host, host_id=name, actor=call.visitor.actor)

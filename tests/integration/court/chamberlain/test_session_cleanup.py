@@ -27,13 +27,13 @@ LEASE = timedelta(minutes=5)
 
 @pytest.fixture
 async def box(scene: ChamberlainScene) -> Host:
-    """A host on this machine with a run that has a registered session."""
+    """A host on this machine, and a run whose agent SOLDIER is running. The tests register its session."""
     await scene.put(assignment("task-1", AssignmentStatus.IN_PROGRESS))
     await scene.put(run("wf-task-1", "RUNNING", SOLDIER, AgentStatus.RUNNING))
     return await register_host(scene.bus, "box", 3, LEASE, machine=socket.gethostname())
 
 
-async def note(scene: ChamberlainScene, pid: int | None = None, started_at: datetime | None = None) -> None:
+async def register_session(scene: ChamberlainScene, pid: int | None = None, started_at: datetime | None = None) -> None:
     session = SoldierSession(
         assignment_id="task-1", general="gen-pr", host="box", started_at=started_at or datetime.now(UTC), pid=pid
     )
@@ -46,7 +46,8 @@ async def registered_sessions(scene: ChamberlainScene) -> list[str]:
         return list(await list_sessions(transaction))
 
 
-async def look(scene: ChamberlainScene) -> None:
+async def clean_up(scene: ChamberlainScene) -> None:
+    """Clean up as if it were five minutes later."""
     await clean_up_sessions(scene.bus, datetime.now(UTC) + timedelta(minutes=5))
 
 
@@ -65,13 +66,13 @@ def sleeping() -> Iterator[psutil.Process]:
 
 def has_ended(process: psutil.Process) -> bool:
     try:
-        # The end of the session may not be recorded yet.
+        # A killed process stays a zombie until its parent waits for it.
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
 
 
-async def family(process: psutil.Process) -> list[psutil.Process]:
+async def process_and_child(process: psutil.Process) -> list[psutil.Process]:
     async def has_child() -> bool:
         return bool(process.children())
 
@@ -80,20 +81,20 @@ async def family(process: psutil.Process) -> list[psutil.Process]:
 
 
 @pytest.mark.usefixtures("box")
-async def test_a_session_that_works_is_left_alone(scene: ChamberlainScene) -> None:
+async def test_a_session_of_a_running_agent_is_not_changed(scene: ChamberlainScene) -> None:
     with sleeping() as process:
-        await note(scene, process.pid)
-        await look(scene)
+        await register_session(scene, process.pid)
+        await clean_up(scene)
         assert (process.is_running(), await registered_sessions(scene)) == (True, [SOLDIER])
     assert await scene.event_counts() == {}
 
 
 @pytest.mark.both_stores
 async def test_a_session_whose_host_is_lost_is_orphaned(scene: ChamberlainScene, box: Host) -> None:
-    await note(scene)
+    await register_session(scene)
     await retire_host(scene.bus, box)
-    await asyncio.gather(look(scene), look(scene))
-    await look(scene)
+    await asyncio.gather(clean_up(scene), clean_up(scene))
+    await clean_up(scene)
     assert await scene.logged("system.session_orphaned") == [{"soldier_id": SOLDIER, "task_id": "task-1"}]
     assert await scene.logged("recovery.sessions_cleaned") == [{"removed_count": 1}]
     assert await registered_sessions(scene) == []
@@ -103,18 +104,18 @@ async def test_a_session_whose_host_is_lost_is_orphaned(scene: ChamberlainScene,
 async def test_a_session_whose_process_is_gone_is_orphaned(scene: ChamberlainScene) -> None:
     with sleeping() as process:
         pid = process.pid
-    await note(scene, pid)
-    await look(scene)
+    await register_session(scene, pid)
+    await clean_up(scene)
     assert (await scene.event_counts())["system.session_orphaned"] == 1
 
 
 @pytest.mark.usefixtures("box")
-async def test_an_unwanted_session_is_ended_with_all_its_processes(scene: ChamberlainScene) -> None:
+async def test_all_processes_of_a_session_of_a_cancelled_run_are_killed(scene: ChamberlainScene) -> None:
     await scene.put(run("wf-task-1", "CANCELLED", SOLDIER, AgentStatus.STOPPED))
     with sleeping() as process:
-        processes = await family(process)
-        await note(scene, process.pid)
-        await look(scene)
+        processes = await process_and_child(process)
+        await register_session(scene, process.pid)
+        await clean_up(scene)
         assert [has_ended(each) for each in processes] == [True, True]
     killed = [{"soldier_id": SOLDIER, "reason": "orphaned"}]
     assert await scene.logged("soldier.killed") == await scene.logged("recovery.session_killed") == killed
@@ -122,29 +123,29 @@ async def test_an_unwanted_session_is_ended_with_all_its_processes(scene: Chambe
 
 
 @pytest.mark.usefixtures("box")
-async def test_a_session_that_runs_on_after_its_time_limit_is_ended_for_that(scene: ChamberlainScene) -> None:
+async def test_a_session_that_exceeds_its_time_limit_is_killed_with_the_reason_timeout(scene: ChamberlainScene) -> None:
     await scene.put(run("wf-task-1", "FAILED", SOLDIER, AgentStatus.STOPPED))
     with sleeping() as process:
-        await note(scene, process.pid)
+        await register_session(scene, process.pid)
         async with scene.bus.transaction() as transaction:
             await mark_timed_out(transaction, SOLDIER)
-        await look(scene)
+        await clean_up(scene)
         assert has_ended(process)
     assert await scene.logged("recovery.session_killed") == [{"soldier_id": SOLDIER, "reason": "timeout"}]
 
 
 @pytest.mark.usefixtures("box")
-async def test_a_process_that_only_has_the_number_of_an_ended_session_lives_on(scene: ChamberlainScene) -> None:
+async def test_another_process_with_the_pid_of_an_ended_session_is_not_killed(scene: ChamberlainScene) -> None:
     await scene.put(run("wf-task-1", "COMPLETED", SOLDIER, AgentStatus.STOPPED))
     with sleeping() as process:
-        await note(scene, process.pid, datetime.now(UTC) - timedelta(hours=1))
-        await look(scene)
+        await register_session(scene, process.pid, datetime.now(UTC) - timedelta(hours=1))
+        await clean_up(scene)
         assert process.is_running()
     assert await scene.event_counts() == {"recovery.sessions_cleaned": 1}
 
 
 async def test_an_ended_session_is_removed_from_the_registry(scene: ChamberlainScene) -> None:
-    await note(scene)
+    await register_session(scene)
     async with scene.bus.transaction() as transaction:
         await remove_session(transaction, SOLDIER)
         await remove_session(transaction, "soldier-nobody")
@@ -156,5 +157,5 @@ async def test_the_registry_files_are_in_the_documented_place(
 ) -> None:
     if backend.name != "files":
         pytest.skip("only a store of files has a file")
-    await note(scene)
+    await register_session(scene)
     assert SOLDIER in (scene.directory / "state" / "sessions.json").read_text()

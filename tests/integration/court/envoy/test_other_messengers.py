@@ -97,7 +97,7 @@ async def test_a_webhook_that_refuses_leaves_a_dead_letter_that_says_why(scene: 
     assert (await scene.message(first)).status == "pending"
 
 
-async def test_without_a_place_people_read_the_log(scene: Scene) -> None:
+async def test_without_a_messenger_messages_are_written_to_the_log(scene: Scene) -> None:
     first = await scene.begin("gen-pr takes it on.")
     configure_logs(json=True, level=logging.INFO)
     try:

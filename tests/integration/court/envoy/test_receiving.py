@@ -147,7 +147,7 @@ async def test_a_button_of_an_earlier_question_answers_nothing(scene: Scene, dan
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
-async def test_the_text_of_a_waiting_answer_mentions_no_one(scene: Scene, dana: str) -> None:
+async def test_mentions_in_the_text_of_a_waiting_answer_are_escaped(scene: Scene, dana: str) -> None:
     async with scene.envoy():
         question = await asked(scene, "approve")
         typed = PersonAnswer(source="cli", question_id=TASK, text="ask <!channel>", person="root", at="1")

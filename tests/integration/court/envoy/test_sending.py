@@ -30,7 +30,7 @@ async def test_an_assignment_has_one_thread_with_all_messages_in_order(scene: Sc
     assert {entry.actor for entry in sent} == {"envoy"}
 
 
-async def test_slack_fetches_no_address_in_a_message(scene: Scene, dana: str) -> None:
+async def test_slack_is_told_not_to_unfurl_links_in_messages(scene: Scene, dana: str) -> None:
     async with scene.envoy(), scene.king():
         begin = await scene.begin("See https://example.org/?secret=1")
         await scene.is_sent(begin, await scene.update("And https://example.org/a.png"))
@@ -42,10 +42,10 @@ async def test_slack_fetches_no_address_in_a_message(scene: Scene, dana: str) ->
             return bool(await scene.slack.calls("chat.update"))
 
         await eventually(is_ended)
-    place = SlackMessenger(slack_settings(scene.slack.url))
-    await place.open()
-    await place.whisper(scene.channel, "", dana, "Not https://example.org/c.png")
-    await place.close()
+    messenger = SlackMessenger(slack_settings(scene.slack.url))
+    await messenger.open()
+    await messenger.whisper(scene.channel, "", dana, "Not https://example.org/c.png")
+    await messenger.close()
     for name in ("postMessage", "update", "postEphemeral"):
         calls = await scene.slack.calls(f"chat.{name}")
         assert calls
@@ -138,7 +138,7 @@ async def test_a_message_whose_answer_is_lost_is_found_and_not_repeated(scene: S
     assert len({call["text"] for call in await scene.slack.calls("chat.postMessage")}) == await scene.posted() == 2
 
 
-async def test_a_message_that_a_broken_slack_did_not_take_is_sent_again(scene: Scene) -> None:
+async def test_a_message_is_sent_again_after_slack_answered_with_an_error(scene: Scene) -> None:
     await scene.slack.trouble(kind="refuse", path="/api/chat.postMessage", status=500)
     first = await scene.begin()
     async with scene.envoy(listens=False):
@@ -181,7 +181,7 @@ async def test_an_earlier_message_is_found_after_the_channel_was_changed(scene: 
     assert await is_posted()
 
 
-async def test_a_thread_whose_beginning_was_deleted_does_not_silence_an_assignment(scene: Scene) -> None:
+async def test_a_message_is_sent_outside_of_a_thread_whose_first_message_was_deleted(scene: Scene) -> None:
     async with scene.bus.transaction() as transaction:
         deleted = MessageThread(channel=scene.channel, thread_ts="1700000000.000001", created_at=scene.clock())
         await save_entry(transaction, TASK, deleted)
@@ -203,7 +203,7 @@ async def test_a_report_is_sent_once_however_often_it_is_queued(scene: Scene) ->
 
 
 @pytest.mark.both_stores
-async def test_a_question_is_asked_once_however_often_it_is_queued_and_whichever_process_is_killed(
+async def test_a_question_is_asked_once_although_it_is_queued_again_and_a_process_is_killed(
     scene: Scene,
 ) -> None:
     asked = await scene.ask_person("Merge it?", "yes")
@@ -218,7 +218,7 @@ async def test_a_question_is_asked_once_however_often_it_is_queued_and_whichever
     assert awaited["message_ts"] == (await scene.app_messages())[0]["ts"]
 
 
-async def test_text_of_others_mentions_no_one(scene: Scene) -> None:
+async def test_mentions_in_the_text_of_a_message_are_escaped(scene: Scene) -> None:
     message = await scene.send_message(MessageType.NOTIFICATION, "see <!channel> & <@U123>")
     async with scene.envoy(listens=False):
         await scene.is_sent(message)

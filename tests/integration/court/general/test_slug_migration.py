@@ -116,7 +116,7 @@ async def test_a_git_that_matches_two_of_our_repositories_is_reported(bus: Bus) 
     assert await taken_over(bus, SentinelSettings()) == ({"acme-web-app": ""}, ["acme-web-app"])
 
 
-async def test_memory_is_taken_over_where_its_repository_is_certain(bus: Bus, tmp_path: Path) -> None:
+async def test_a_memory_file_is_renamed_only_if_its_repository_is_certain(bus: Bus, tmp_path: Path) -> None:
     memory = tmp_path / "memory"
     memory.mkdir()
     for name in ("acme-tools", "acme-web-app", "anna-shop", "ghost"):
@@ -128,7 +128,7 @@ async def test_memory_is_taken_over_where_its_repository_is_certain(bus: Bus, tm
     assert (memory / "repository-acme.tools.md").read_text() == "- acme-tools\n"
 
 
-async def test_the_role_takes_names_over_before_it_works(bus: Bus, tmp_path: Path) -> None:
+async def test_the_role_migrates_names_before_it_works(bus: Bus, tmp_path: Path) -> None:
     await knew(bus, "shop", "https://github.com/acme/shop.git")
     async with AsyncExitStack() as stack:
         context = RoleContext(

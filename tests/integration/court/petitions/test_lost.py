@@ -66,7 +66,9 @@ async def test_nothing_is_sent_again_while_its_outcome_is_unknown(scene: Scene) 
     [pytest.param("github.comment", marks=pytest.mark.both_stores), "jira.comment", "jira.transition"],
 )
 @pytest.mark.parametrize(("moment", "made"), [("before", 0), ("after", 1)])
-async def test_a_killed_worker_leaves_exactly_one(scene: Scene, kind: str, moment: str, made: int) -> None:
+async def test_a_killed_worker_leaves_exactly_one_call_per_petition(
+    scene: Scene, kind: str, moment: str, made: int
+) -> None:
     body, call = ASKED[kind]
     asked = await scene.make_petition(kind, body)
     assert await scene.run_until_killed(moment) == -signal.SIGKILL

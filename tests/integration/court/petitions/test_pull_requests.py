@@ -76,7 +76,9 @@ async def test_neither_title_nor_text_of_a_pull_request_are_commands_to_bots(sce
 
 
 @pytest.mark.parametrize("path", ["*/git/refs", "*/pulls"])
-async def test_whichever_answer_is_lost_there_is_one_pull_request(scene: Scene, run: Run, path: str) -> None:
+async def test_a_lost_answer_about_the_branch_or_the_pull_request_leaves_one_pull_request(
+    scene: Scene, run: Run, path: str
+) -> None:
     scene.trouble(scene.github, kind="lose_answer", method="POST", path=path)
     async with scene.performing():
         asked = await make_petition(scene, run)

@@ -190,7 +190,7 @@ async def test_without_an_email_the_token_is_a_bearer(tracker: jira_site.Site, w
     assert (await watch.look_at_jira(tracker.url, email="")).received == 1
 
 
-async def test_the_pace_is_what_jira_asks_for(tracker: jira_site.Site, watch: Watch) -> None:
+async def test_jira_is_polled_again_only_after_the_time_that_it_requests(tracker: jira_site.Site, watch: Watch) -> None:
     assert (await watch.look_at_jira(tracker.url)).again_after == timedelta(minutes=5)
     await tracker.faults(kind="refuse", status=429, retry_after=77)
     with pytest.raises(Transient) as trouble:

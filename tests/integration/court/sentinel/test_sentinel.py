@@ -56,7 +56,7 @@ async def tracker(tmp_path: Path) -> AsyncIterator[jira_site.Site]:
     await running.stop()
 
 
-async def test_it_polls_github_and_jira_and_receives_webhooks_until_it_is_stopped(
+async def test_a_sentinel_polls_github_and_jira_and_receives_webhooks_until_it_is_stopped(
     site: Site, tracker: jira_site.Site, watch: Watch
 ) -> None:
     settings = SentinelSettings(
@@ -80,7 +80,7 @@ async def test_it_polls_github_and_jira_and_receives_webhooks_until_it_is_stoppe
         await until(the_webhook_is_there)
 
 
-async def test_it_continues_after_an_error(site: Site, watch: Watch) -> None:
+async def test_a_sentinel_continues_after_an_error(site: Site, watch: Watch) -> None:
     await site.people("limits", poll_interval=0)
     await site.faults({"kind": "refuse", "status": 500, "times": 3}, {"kind": "refuse", "status": 401, "times": 2})
     await site.faults({"kind": "truncate"})
@@ -115,7 +115,7 @@ async def test_two_sentinels_notice_everything_once(site: Site, watch: Watch) ->
     assert await watch.announced() == await watch.detected() == 10
 
 
-async def test_one_with_nothing_to_watch_waits_to_be_stopped(watch: Watch) -> None:
+async def test_a_sentinel_without_sources_waits_until_it_is_stopped(watch: Watch) -> None:
     async with at_work(watch.bus, SentinelSettings()) as sentinel:
         assert sentinel.receiver is None
 

@@ -143,7 +143,7 @@ def test_an_event_that_no_longer_waits_is_forgotten() -> None:
     assert watch.overdue(after(hours=1), SETTINGS) == []
 
 
-def test_it_stays_small_however_much_waits_and_fails() -> None:
+def test_the_stored_anomalies_stay_small_however_many_events_wait_and_fail() -> None:
     entries = [detected(after(seconds=number), f"evt-github-{number}") for number in range(3000)]
     entries += [timed_out(after(seconds=number)) for number in range(3000)]
     watch, _ = watched(*entries)

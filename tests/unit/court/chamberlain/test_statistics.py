@@ -83,7 +83,7 @@ def test_the_order_of_entries_does_not_matter() -> None:
     assert folded(*entries) == folded(*sorted(entries, key=lambda entry: entry.at, reverse=True))
 
 
-def test_it_stays_small_however_long_the_log_becomes() -> None:
+def test_the_stored_statistics_stay_small_however_long_the_log_becomes() -> None:
     sizes = []
     statistics = Statistics()
     for day in range(400):
@@ -96,7 +96,7 @@ def test_it_stays_small_however_long_the_log_becomes() -> None:
     assert all(later <= earlier + 20 for earlier, later in pairwise(sizes[60:]))
 
 
-def test_it_continues_after_a_restart() -> None:
+def test_statistics_continue_after_a_restart() -> None:
     entries = [completed(after(minutes=number), "gen-pr", number) for number in range(10)]
     stored = msgspec.to_builtins(folded(*entries[:5]))
     statistics = msgspec.convert(stored, Statistics)

@@ -49,7 +49,7 @@ def test_a_text_of_several_lines_stays_one_line() -> None:
     assert line == '2026-02-07T10:00:00.005Z info king: one\\ntwo\\r\\\\three why="a b\\nc"'
 
 
-def test_text_of_others_neither_controls_a_screen_nor_begins_a_new_line() -> None:
+def test_hostile_text_in_a_log_line_neither_controls_a_screen_nor_begins_a_new_line() -> None:
     hostile = "\x1b[2J\u2028Grüße\x85"
     line = format_line("king", hostile, {"why": hostile, "list": [hostile]}, at=AT, level="info")
     assert line == (

@@ -91,7 +91,7 @@ def test_a_button_of_another_app_is_ignored(value: str) -> None:
     assert read_choice(value) is None
 
 
-def test_text_of_others_is_shown_without_markup() -> None:
+def test_markup_in_a_text_is_escaped_and_a_long_text_is_cut() -> None:
     assert escape_text("<!here> & <https://x|y>") == "&lt;!here&gt; &amp; &lt;https://x|y&gt;"
     assert len(escape_text("x" * 50_000)) < 40_000
     assert len(escape_text("<" * 30_000)) < 40_000

@@ -105,7 +105,7 @@ def test_a_reading_counts_for_two_minutes() -> None:
     assert health_rule(reading("green", 120), NOON, SETTINGS).level is AdmissionLevel.EVERYTHING
     stale = health_rule(reading("green", 121), NOON, SETTINGS)
     assert stale.level is AdmissionLevel.NOTHING
-    assert stale.reason == "the last health reading is 2 min old, which counts as orange"
+    assert stale.reason == "the last health reading is 2 min old, which counts as health level orange"
 
 
 def test_without_a_health_reading_everything_may_begin() -> None:

@@ -105,7 +105,9 @@ def test_the_branch_and_the_commit_of_a_pull_request_are_never_the_agents() -> N
         ("slack.message", {"channel": "ops", "text": "Hm."}, False),
     ],
 )
-def test_it_is_known_what_leaves_the_assignment(kind: str, raw: dict[str, Any], *, stays: bool) -> None:
+def test_a_petition_is_about_its_assignment_only_if_the_target_is_the_same(
+    kind: str, raw: dict[str, Any], *, stays: bool
+) -> None:
     assert read_body(kind, raw, ORIGIN).is_about(ORIGIN) is stays
 
 

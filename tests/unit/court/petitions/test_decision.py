@@ -120,12 +120,12 @@ def test_an_approval_is_allowed_only_where_a_rule_names_it() -> None:
         assert decide_petition(approval, GeneralPolicy(petitions=(rule,)), []) == GrantDecision()
 
 
-def test_events_of_what_has_none_are_a_mistake() -> None:
+def test_a_rule_with_review_events_for_another_kind_is_invalid() -> None:
     with pytest.raises(msgspec.ValidationError, match=r"events are allowed for github\.review only"):
         msgspec.convert({"kind": "github.comment", "events": ["APPROVE"]}, PetitionRule)
 
 
-def test_one_more_than_allowed_is_refused() -> None:
+def test_a_petition_above_the_allowed_number_is_refused() -> None:
     earlier = [msgspec.structs.replace(comment("One."), state=PetitionState.PERFORMED)]
     assert "at most 1" in reason(decide_petition(comment("Two."), policy(), earlier))
     assert decide_petition(comment("Two."), policy(at_most=2), earlier) == GrantDecision()

@@ -76,7 +76,7 @@ def test_the_time_in_an_id_is_in_utc() -> None:
     assert event.id.endswith("-20260207100000")
 
 
-def test_a_notification_about_nothing_with_a_number_has_a_place_of_its_own() -> None:
+def test_a_notification_without_a_number_is_its_own_subject() -> None:
     subject = {"title": "CI failed", "url": None, "latest_comment_url": None, "type": "CheckSuite"}
     activity = parse_notification(notification("ci_activity") | {"subject": subject}, NOW)
     assert (activity.event.payload["number"], activity.subject) == (None, "acme/app:12345678")

@@ -32,7 +32,7 @@ def broken_off(budget_usd: float = 1.0, cost_usd: float = 1.25) -> Run:
     return run
 
 
-def test_every_turn_may_cost_what_is_left() -> None:
+def test_every_turn_may_cost_the_rest_of_the_budget() -> None:
     run = running(1.0)
     assert run.take(commands.SendQuery).budget_usd == 1.0
     run = running(1.0)

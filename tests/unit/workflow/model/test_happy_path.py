@@ -10,7 +10,7 @@ from kingdom.workflow.model.steps.operations import cancel, pause, prepare, star
 from tests.unit.workflow.model.host import agent_of, succeed
 from tests.unit.workflow.model.scene import Run, started, task, template, work
 
-# The events of one Work with two Tasks.
+# Parts of the events of a run. `PLAIN` is a Task without a report, `REPORTED` is one with a report.
 QUERY = ["QuerySent", "TaskStarted", "QueryResponded"]
 REPORT = ["ReportGenerationStarted", "ReportGenerated"]
 BEGIN = ["WorkSpaceCreated", "AgentStarted", "WorkStatusChanged", "WorkStarted"]
@@ -32,7 +32,7 @@ def play(run: Run) -> None:
         run.receive(*succeed(command))
 
 
-def test_three_works_of_two_tasks_without_reports_follow_the_chain_to_completion() -> None:
+def test_a_run_of_three_works_with_two_tasks_each_completes_with_the_expected_events() -> None:
     run = Run()
     run.do(start)
     play(run)
@@ -43,7 +43,7 @@ def test_three_works_of_two_tasks_without_reports_follow_the_chain_to_completion
     assert run.workflow.ended_at == run.at
 
 
-def test_a_task_with_an_outline_is_completed_only_by_its_report() -> None:
+def test_a_task_with_a_report_outline_is_completed_only_by_its_report() -> None:
     works = [work(name, task(report=True), task(report=True)) for name in ("analyse", "build", "check")]
     run = Run(template(*works))
     run.do(start)
@@ -119,13 +119,14 @@ def test_the_time_limit_of_a_task_wins_over_that_of_its_work() -> None:
     assert run.take(commands.SendQuery).timeout_seconds == 5
 
 
-def test_the_cost_of_a_run_is_the_sum_of_its_works() -> None:
+def test_the_cost_of_a_run_is_the_sum_of_the_costs_of_its_works() -> None:
     run = started()
     run.finish()
     assert [each.cost_usd for each in run.workflow.works] == [0.5, 0.5, 0.5]
+    assert run.workflow.cost_usd == 1.5
 
 
-def test_times_only_grow_along_the_run() -> None:
+def test_each_work_starts_and_ends_after_the_one_before() -> None:
     run = started()
     run.finish()
     moments = [moment for each in run.workflow.works for moment in (each.started_at, each.ended_at)]

@@ -57,7 +57,7 @@ def test_an_undone_task_is_new_and_its_reports_are_kept_as_versions() -> None:
 
 
 @pytest.mark.parametrize(("how", "first"), [(FromCheckpoint("wf-1-w1-c1"), "wf-1-w2"), (FromBase(), "wf-1-w1")])
-def test_one_can_go_back_further(how: ResumeFrom, first: str) -> None:
+def test_a_run_can_resume_from_an_earlier_checkpoint_or_from_its_base(how: ResumeFrom, first: str) -> None:
     run = failed_in_third()
     run.do(resume, how)
     run.succeed(commands.RollBack)

@@ -134,7 +134,7 @@ def test_pausing_twice_changes_nothing() -> None:
 def test_a_run_that_is_being_cancelled_cannot_be_paused() -> None:
     run = querying()
     run.do(cancel)
-    with pytest.raises(IllegalTransition, match="workflow wf-1 is RUNNING and about to cancel: cannot pause it"):
+    with pytest.raises(IllegalTransition, match="workflow wf-1 is RUNNING and about to be cancelled: cannot pause it"):
         run.do(pause)
 
 

@@ -174,7 +174,7 @@ UPDATE kingdom.outbox_event SET cancel_requested = true
  WHERE id = %(id)s AND status = 'PROCESSING' AND lease_token = (SELECT token FROM owner_lease) RETURNING id;
 
 -- name: pins
--- Return what keeps old row versions alive: sessions, replication slots and prepared transactions, oldest first.
+-- Return what keeps vacuum from removing old row versions: sessions, replication slots and prepared transactions, oldest first.
 -- A session is also returned if this database role may not see its age.
 SELECT what, coalesce(age_seconds, 0) AS age_seconds,
        CASE WHEN age_seconds IS NULL THEN 'of unknown age: grant pg_monitor to see more' ELSE detail END AS detail FROM (

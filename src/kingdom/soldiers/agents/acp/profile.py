@@ -58,5 +58,5 @@ class AcpProfile:
     failure_marker: tuple[str, ...] = ()
 
     def price(self, model: str, overrides: Mapping[str, Price]) -> Price:
-        """Return the price of a model; unknown models have the highest known price, so a budget is never exceeded."""
+        """Return the price of a model; unknown models have the highest known price, which is rarely too low."""
         return price_of(model, self.prices, overrides)

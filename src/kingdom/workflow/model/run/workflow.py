@@ -49,6 +49,11 @@ class StopOutcome(StrEnum):
     FAIL = "FAIL"
     CANCEL = "CANCEL"
 
+    @property
+    def verb(self) -> str:
+        """Return what the run is about to do, in words for people."""
+        return {"AWAIT": "wait", "CANCEL": "be cancelled"}.get(self, self.lower())
+
     def overrules(self, other: "StopOutcome") -> bool:
         """Return whether this outcome replaces another one."""
         order = list(StopOutcome)

@@ -162,7 +162,7 @@ def _stop(step: Step, operation: str, outcome: StopOutcome, reason: str) -> None
         step.ignore(f"this was already requested: {earlier.reason}")
         return
     if earlier and not outcome.overrules(earlier.outcome):
-        state = f"{workflow.status} and about to {earlier.outcome.lower()}"
+        state = f"{workflow.status} and about to {earlier.outcome.verb}"
         raise IllegalTransition(f"workflow {workflow.id}", state, f"cannot {operation} it", ("cancel",))
     request_stop(step, outcome, reason)
     proceed(step)

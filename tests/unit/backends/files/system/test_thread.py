@@ -26,7 +26,7 @@ async def test_calls_run_in_one_other_thread_in_the_order_of_their_coming(thread
     assert done == [(number, "test_0") for number in range(9)]
 
 
-async def test_a_call_gives_back_what_it_returns_or_raises(thread: DiskThread) -> None:
+async def test_the_result_or_the_error_of_a_call_reaches_its_caller(thread: DiskThread) -> None:
     assert await thread.run(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         await thread.run(lambda: 1 // 0)

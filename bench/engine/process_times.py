@@ -6,8 +6,8 @@ from typing import Self
 import msgspec
 
 
-class Turn(msgspec.Struct, frozen=True):
-    """Two clocks, or the time between two readings of them: elapsed seconds, and processor seconds of this process."""
+class ProcessTimes(msgspec.Struct, frozen=True):
+    """Elapsed and processor seconds of this process: a reading of both clocks, or the difference of two readings."""
 
     seconds: float
     cpu_seconds: float
@@ -17,8 +17,8 @@ class Turn(msgspec.Struct, frozen=True):
         """Read both clocks."""
         return cls(time.perf_counter(), time.process_time())
 
-    def __sub__(self, began: "Turn") -> "Turn":
-        return Turn(self.seconds - began.seconds, self.cpu_seconds - began.cpu_seconds)
+    def __sub__(self, began: "ProcessTimes") -> "ProcessTimes":
+        return ProcessTimes(self.seconds - began.seconds, self.cpu_seconds - began.cpu_seconds)
 
     def to_json(self) -> str:
         """Return it as a line of JSON for another process."""
