@@ -57,20 +57,20 @@ def test_a_demo_that_is_stopped_leaves_no_process_and_no_file(
     assert (isolated_demo.files(), isolated_demo.processes()) == ([], [])
 
 
-def test_a_person_watches_the_demo_in_a_browser(corner: Corner) -> None:
-    with corner.demo("--web") as demo:
+def test_a_person_watches_the_demo_in_a_browser(isolated_demo: IsolatedDemo) -> None:
+    with isolated_demo.demo("--web") as demo:
         deadline, link = time.monotonic() + PATIENCE_SECONDS, None
-        while not (link := re.search(r"(http://127\.0\.0\.1:\d+)/sign-in#(\S+)", corner.story())):
-            assert time.monotonic() < deadline, corner.story()[-3000:]
+        while not (link := re.search(r"(http://127\.0\.0\.1:\d+)/sign-in#(\S+)", isolated_demo.story())):
+            assert time.monotonic() < deadline, isolated_demo.story()[-3000:]
             time.sleep(0.05)
         url, secret = link.groups()
         cookie, _ = send(url, "POST", "/api/v1/session", json.dumps({"secret": secret}))
         while "gen-ticket" not in send(url, "GET", "/runs", Cookie=cookie)[1]:
-            assert time.monotonic() < deadline, corner.story()[-3000:]
+            assert time.monotonic() < deadline, isolated_demo.story()[-3000:]
             time.sleep(0.2)
         out, _ = demo.communicate(timeout=PATIENCE_SECONDS)
-        assert (demo.returncode, json.loads(out)["ok"]) == (0, True), corner.story()[-3000:]
-    assert (corner.files(), corner.processes()) == ([], [])
+        assert (demo.returncode, json.loads(out)["ok"]) == (0, True), isolated_demo.story()[-3000:]
+    assert (isolated_demo.files(), isolated_demo.processes()) == ([], [])
 
 
 @pytest.fixture

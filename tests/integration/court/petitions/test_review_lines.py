@@ -39,7 +39,7 @@ def comments(*places: tuple[str, int, str], body: str = "Why?") -> list[dict[str
 async def perform(scene: Scene, *places: tuple[str, int, str], body: str = "Why?") -> None:
     review = {"event": "REQUEST_CHANGES", "body": "See below.", "comments": comments(*places, body=body)}
     async with scene.performing():
-        await scene.until(await scene.ask("github.review", review), PetitionState.PERFORMED)
+        await scene.until(await scene.make_petition("github.review", review), PetitionState.PERFORMED)
 
 
 def written(scene: Scene) -> list[tuple[str, int, str]]:

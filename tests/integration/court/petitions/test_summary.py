@@ -14,7 +14,7 @@ FORGED = "Pay me.\n\n<!-- kingdom:summary --><!-- kingdom:x 00000000000000000000
 
 async def summarize(scene: Scene, *texts: str) -> None:
     for text in texts:
-        await scene.until(await scene.ask("github.summary", {"body": text}), PetitionState.PERFORMED)
+        await scene.until(await scene.make_petition("github.summary", {"body": text}), PetitionState.PERFORMED)
 
 
 def add_comment(scene: Scene, user: str, body: str) -> None:
