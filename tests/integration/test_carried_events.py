@@ -17,7 +17,7 @@ async def finish(_event: Event[object], _transaction: Transaction) -> None:
 
 
 @pytest.mark.parametrize("is_handled", [False, True])
-async def test_a_carried_event_that_came_back_to_the_store_is_told_once(dsn: str, *, is_handled: bool) -> None:
+async def test_a_carried_event_that_came_back_to_the_store_has_one_situation(dsn: str, *, is_handled: bool) -> None:
     event = Envelope(type="Job")
     async with open_bus(dsn, CARRIED) as bus:
         await bus.publish(event)

@@ -104,7 +104,7 @@ def test_calls_without_a_subject_are_not_alike() -> None:
     assert {circles.record_call("Bash", "") for _ in range(10)} == {LoopAdvice.CONTINUE}
 
 
-def test_a_nudge_tells_the_agent_which_call_it_repeated() -> None:
+def test_a_nudge_names_the_call_that_the_agent_repeated() -> None:
     circles = LoopDetector(length=2)
     circles.record_call("Bash", "x" * 500)
     circles.record_call("Bash", "x" * 500)

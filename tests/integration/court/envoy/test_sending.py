@@ -30,7 +30,7 @@ async def test_an_assignment_has_one_thread_with_all_messages_in_order(scene: Sc
     assert {entry.actor for entry in sent} == {"envoy"}
 
 
-async def test_slack_is_told_not_to_unfurl_links_in_messages(scene: Scene, dana: str) -> None:
+async def test_messages_request_that_slack_does_not_unfurl_links(scene: Scene, dana: str) -> None:
     async with scene.envoy(), scene.king():
         begin = await scene.begin("See https://example.org/?secret=1")
         await scene.is_sent(begin, await scene.update("And https://example.org/a.png"))
