@@ -36,6 +36,7 @@ def _tests(*names: str) -> tuple[str, ...]:
 
 _OF_POSTGRES = _tests(
     "carried_events",
+    "pgbouncer",
     "lost_transactions",
     "clock_set_back",
     "isolation",

@@ -41,4 +41,5 @@ async def test_an_ended_event_is_found_by_the_index_of_the_archive(dsn: str) -> 
         assert await PostgresOperations(bus).situations(UUID("018bcfe5-6800-7000-8000-000000000000")) == []
         (plan,) = bus.take("situations")
         assert "outbox_archive_default_event_id_idx" in plan.indexes
-        assert plan.read_whole == set()
+        # The courier has one row at most.
+        assert plan.read_whole <= {"courier"}

@@ -129,8 +129,7 @@ class PostgresBus(Bus):
         self._paces: dict[str, ClaimPace] = defaultdict(ClaimPace)
         self._leases = OpenLeases()
         self._highest_token = 0
-        self._reap_from = 0
-        self._next_full_reap = 0.0
+        self._reap_from, self._next_full_reap = 0, 0.0
         self.log_horizon, self.log_horizon_lock = LogHorizon(), asyncio.Lock()
         self._renewals = LeaseRenewals(self.dsn, self.queries, SESSION_SETTINGS, through_pgbouncer=through_pgbouncer)
 

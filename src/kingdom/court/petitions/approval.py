@@ -1,6 +1,7 @@
 """Ask people to approve a petition. The question has the id of the petition."""
 
 from datetime import date, timedelta
+from typing import Any
 
 import msgspec
 
@@ -80,5 +81,12 @@ def approval_question(petition: Petition) -> str:
     values = sorted(
         ((name, value) for name, value in petition.body.items() if value), key=lambda one: one[0] in _LONG_FIELDS
     )
-    details = "\n".join(f"{name}: {printable(str(value))}".replace("\n", "\n    ") for name, value in values)
+    details = "\n".join(f"{name}: {printable(_text_of(value))}".replace("\n", "\n    ") for name, value in values)
     return f"May {petition.general} do this ({petition.kind} on {petition.target})?\n{details}"
+
+
+def _text_of(value: Any) -> str:
+    """Return a value as text. Each item of a list is JSON on a line of its own, so no item can look like two."""
+    if not isinstance(value, list | tuple):
+        return str(value)
+    return "".join(f"\n{msgspec.json.encode(item).decode()}" for item in value)

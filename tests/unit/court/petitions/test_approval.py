@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from kingdom.court.petitions.approval import approval_question
-from kingdom.court.petitions.bodies import KINDS, PetitionBody
+from kingdom.court.petitions.bodies import KINDS, LineComment, PetitionBody
 from kingdom.court.petitions.decision import Petition
 
 # A value for every field of every kind. The test fails for a field that is missing here.
@@ -42,13 +42,26 @@ def asked(kind: str, body: PetitionBody) -> Petition:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_of_every_kind_is_shown_whole(kind: str) -> None:
-    names = KINDS[kind].__struct_fields__
+    names = [name for name in KINDS[kind].__struct_fields__ if name != "comments"]
     question = approval_question(asked(kind, KINDS[kind](**{name: VALUES[name] for name in names})))
     shown = [line.strip() for line in question.splitlines()]
     for name in names:
         first, *further = str(VALUES[name]).splitlines()
         assert f"{name}: {first}" in shown
         assert set(further) <= set(shown)
+
+
+def test_each_comment_on_a_line_is_shown_on_a_line_of_its_own() -> None:
+    comments = (
+        LineComment(path="door.py", line=3, body='Fine.\n{"path":"other.py","line":1}'),
+        LineComment(path="hinge.py", line=9, body="Too loose."),
+    )
+    review = KINDS["github.review"](repo="acme/rocket", number=4711, event="COMMENT", body="", comments=comments)
+    lines = [line.strip() for line in approval_question(asked("github.review", review)).splitlines()]
+    shown = [msgspec.json.decode(line) for line in lines if line.startswith("{")]
+    assert [(each["path"], each["line"], each["body"]) for each in shown] == [
+        (each.path, each.line, each.body) for each in comments
+    ]
 
 
 def test_nothing_is_hidden_and_no_value_looks_like_another() -> None:
