@@ -13,8 +13,10 @@ from kingdom.backends.postgres.queries import load_queries
 
 def no_fence() -> None:
     """Settle and renew without checking the token."""
-    fenced = ("hold", "hold_and_read", "done", "done_ordered", "dead", "dead_ordered", "reschedule", "release")
-    _rewrite(dict.fromkeys(fenced, (r"lease_token = \(SELECT token FROM fenced_lease\) AND ", "")))
+    fenced = ("hold", "hold_and_read", "done", "done_ordered", "dead", "dead_ordered", "reschedule")
+    checked = (r"lease_token = \(SELECT token FROM fenced_lease\) AND ", "")
+    released = (r"AND lease_token = \(SELECT token FROM \S+ WHERE token = %\(token\)s\)", "")
+    _rewrite(dict.fromkeys(fenced, checked) | {"release": released})
 
     rely_on_leases()
     forget_renewals(PostgresBus)
