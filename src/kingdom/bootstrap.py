@@ -79,13 +79,7 @@ async def open_bus(
 
             if create and is_embedded(url) and await postgres.pending_migrations(server, schema):
                 await postgres.migrate(server, schema)
-            open_postgres: Callable[..., PostgresBus] = postgres.PostgresBus
-            if _has_transport(topology) and kafka and kafka.kafka_servers:
-                brokers = _brokers(kafka)
-                from kingdom.backends.kafka import KafkaBus
-
-                open_postgres = partial(KafkaBus, brokers=brokers)
-            bus = open_postgres(
+            bus = _bus_class(topology, kafka)(
                 server,
                 topology,
                 every,
@@ -208,6 +202,18 @@ def courier_of(bus: Bus, settings: Settings) -> "Courier":
     from kingdom.backends.kafka import Courier
 
     return Courier(bus, brokers)
+
+
+def _bus_class(topology: Topology, kafka: Settings | None) -> "Callable[..., PostgresBus]":
+    """Return the class of the bus: one that also reads topics if a stream has a transport and the brokers are known."""
+    from kingdom.backends.postgres import PostgresBus
+
+    if not _has_transport(topology) or kafka is None or not kafka.kafka_servers:
+        return PostgresBus
+    brokers = _brokers(kafka)
+    from kingdom.backends.kafka import KafkaBus
+
+    return partial(KafkaBus, brokers=brokers)
 
 
 def _has_transport(topology: Topology) -> bool:
