@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from kingdom.bus.operations import COUNT_LIMIT
 from kingdom.court.chamberlain.budget import TokenStatus
-from kingdom.court.chamberlain.health import HealthLevel
+from kingdom.court.chamberlain.health import HealthLevel, describe_reason
 from kingdom.court.questions import HumanQuestion
 from kingdom.court.status import COUNT_MAX, CourtStatus, count_noun, count_text
 from kingdom.text import plain
@@ -138,7 +138,7 @@ def build_rows(pane: Pane, snapshot: TopSnapshot) -> list[PaneRow]:
 def build_headline(status: CourtStatus) -> list[Cell]:
     """Return the health level and its reason."""
     health = status.health
-    reason = plain(health.reason) or "nothing is wrong"
+    reason = plain(describe_reason(health.reason)) or "nothing is wrong"
     age = f", read {format_span(health.age_seconds)} ago" if health.age_seconds is not None else ""
     return [
         Cell("● ", style_of(health.level)),

@@ -51,4 +51,4 @@ def test_without_parked_runs_nothing_is_shown() -> None:
 def test_a_health_level_that_holds_work_back_says_which(level: str, effect: str, reported: str) -> None:
     health = HealthSummary(level=level, reason="cpu_percent: 85", age_seconds=5, effect=effect)
     first = next(facts(msgspec.structs.replace(a_court_status(), health=health)))
-    assert first.plain == f"health       {level} (cpu_percent: 85), read 5.0 s ago{reported}"
+    assert first.plain == f"health       {level} (processors at 85 %), read 5.0 s ago{reported}"

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from kingdom.cli.framework.output import table
 from kingdom.court.chamberlain.budget import TokenStatus
-from kingdom.court.chamberlain.health import HealthLevel
+from kingdom.court.chamberlain.health import HealthLevel, describe_reason
 from kingdom.court.documents import AssignmentStatus
 from kingdom.court.status import CourtStatus, count_noun, count_text
 from kingdom.text import format_duration, printable
@@ -51,7 +51,7 @@ def facts(court_status: CourtStatus) -> Iterator[Text]:
     """Yield the main lines: health, money, slots, waiting events and assignments."""
     health, money = court_status.health, court_status.money
     age = f", read {format_duration(health.age_seconds)} ago" if health.age_seconds is not None else ""
-    because = f" ({health.reason})" if health.reason else ""
+    because = f" ({describe_reason(health.reason)})" if health.reason else ""
     held_back = f": {health.effect}" if health.effect else ""
     yield _fact("health", health.level, f"{because}{age}{held_back}")
     spent = f": ${money.spent:.2f} spent by Generals and ${money.set_aside:.2f} set aside of ${money.limit:.2f}"

@@ -13,6 +13,13 @@ from kingdom.chronicle.events import HealthChanged, InternalEvent, ResourceWarne
 from kingdom.court.chamberlain.settings import HealthSettings
 
 CPU, MEMORY, DISK = "cpu_percent", "memory_percent", "disk_percent"
+RESOURCE_NAMES: Mapping[str, str] = {CPU: "processors", MEMORY: "memory", DISK: "disk"}
+
+
+def describe_reason(reason: str) -> str:
+    """Return the reason of a level in words: `cpu_percent: 71` is "processors at 71 %"."""
+    resource, _, percent = reason.partition(": ")
+    return f"{RESOURCE_NAMES[resource]} at {percent} %" if resource in RESOURCE_NAMES else reason
 
 
 class HealthLevel(StrEnum):

@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import RecordQuery
+from kingdom.court.chamberlain.health import describe_reason
 from kingdom.court.status import OPEN_QUESTIONS
 from kingdom.web.pages import wording
 from kingdom.web.pages.assets import asset_url
@@ -98,7 +99,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    names = ("money", "span", "count", "ago", "left", "since", "clock", "may", "state_of", "health_reason")
+    names = ("money", "span", "count", "ago", "left", "since", "clock", "may", "state_of")
     environment.globals |= {name: getattr(wording, name) for name in names}
-    environment.globals |= {"asset": asset_url, "navigation": NAVIGATION}
+    environment.globals |= {"asset": asset_url, "navigation": NAVIGATION, "health_reason": describe_reason}
     return environment

@@ -7,9 +7,9 @@ from aiohttp import web
 from kingdom.actions.health import read_machines
 from kingdom.actions.listings import list_records, records_query
 from kingdom.actions.status import status_sources_of
+from kingdom.court.chamberlain.health import RESOURCE_NAMES
 from kingdom.court.status import build_status, status_queries
 from kingdom.web.pages.frame import open_page
-from kingdom.web.pages.wording import RESOURCES
 from kingdom.web.route import ApiCall, PageQuery
 from kingdom.workflow.model.resources.host import Host
 from kingdom.workflow.records import HOSTS
@@ -35,5 +35,5 @@ async def show_hosts(call: ApiCall) -> web.Response:
             following=found.next,
             machines=await read_machines(page.transaction, context.realm.chamberlain.health),
             looks=_LOOKS,
-            resources=RESOURCES,
+            resources=RESOURCE_NAMES,
         )

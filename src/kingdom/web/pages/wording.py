@@ -12,7 +12,6 @@ from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus
 
 _TAB_WIDTH = 4
-RESOURCES = {"cpu_percent": "Processors", "memory_percent": "Memory", "disk_percent": "Disk"}
 # The word of each status, and its look in the style sheet: shape and color say the same as the word.
 _STATES: Mapping[WorkflowStatus, tuple[str, str]] = {
     WorkflowStatus.CREATED: ("Created", "idle"),
@@ -55,12 +54,6 @@ def money(amount: float | None) -> str:
 def span(seconds: float | None) -> str:
     """Format a duration in one unit."""
     return "-" if seconds is None else format_age(seconds)
-
-
-def health_reason(reason: str) -> str:
-    """Return the reason of a level of health in words: `cpu_percent: 71` is "processors at 71 %"."""
-    resource, _, percent = reason.partition(": ")
-    return f"{RESOURCES[resource].lower()} at {percent} %" if resource in RESOURCES else reason
 
 
 def count(number: int, one: str, more: str = "") -> str:
