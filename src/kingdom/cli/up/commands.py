@@ -83,7 +83,7 @@ async def up(
         return _print_example(call)
     realm = read_realm(file)
     await refuse_old_store(call.settings)
-    directory = bootstrap.data_directory_of(call.settings)
+    directory = bootstrap.create_data_directory(call.settings)
     is_screen = call.output.console.is_terminal and not call.output.json
     with hold_realm(directory):
         lines = RoleLog(_discard if is_screen else write_to_stderr(json=call.output.json))
