@@ -25,7 +25,7 @@ from tests.integration.soldiers.host_scene import ANNA, APP, LEASE, HostScene, t
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
 LOOKS_OFTEN = pytest.mark.usefixtures("looks_often")
 ENDS_EARLY = pytest.mark.usefixtures("ends_early")
-# Long enough for a slow machine, before its agents end and after that.
+# A slow machine must renew it in time, and must end the agents of a host before it expires.
 WIDE = timedelta(seconds=15)
 MORE_THAN_A_PAGE = 110
 
@@ -48,7 +48,7 @@ class Outage:
 
 
 class LostReply:
-    """Hides from a host that its first acceptance of a command of a type was committed."""
+    """Commits the first acceptance of a command of a type, but does not tell the host that it was committed."""
 
     def __init__(self, command: type[commands.HostCommand]) -> None:
         self.happened = False
@@ -88,7 +88,7 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make agents end after half of a lease that was not renewed."""
-    # The power is less than 1 only if the real share is.
+    # If the real share were 1 or more, this one would be too, and the test would fail.
     monkeypatch.setattr(hosting, "_SAFE_SHARE", hosting._SAFE_SHARE**3)
     monkeypatch.setattr(hosting, "_RENEWALS_PER_LEASE", 15)
 
@@ -201,7 +201,7 @@ async def test_an_interrupted_prompt_that_was_never_sent_is_looked_up_and_sent(s
 
 @ONE_BACKEND
 @LOOKS_OFTEN
-async def test_however_many_commands_are_forgotten_all_of_them_are_found_at_once(scene: HostScene) -> None:
+async def test_one_search_finds_all_unanswered_commands_even_on_several_pages(scene: HostScene) -> None:
     diary: list[str] = []
 
     async def note(transaction: Transaction) -> None:
@@ -223,7 +223,7 @@ async def test_however_many_commands_are_forgotten_all_of_them_are_found_at_once
 
 
 @ONE_BACKEND
-async def test_a_new_life_gives_up_all_that_an_earlier_one_had_accepted(scene: HostScene) -> None:
+async def test_a_restarted_host_gives_up_all_commands_that_it_had_accepted_before(scene: HostScene) -> None:
     await _leave_accepted(scene, commands.StartAgent, MORE_THAN_A_PAGE)
     await scene.start_host()
     assert await scene.accepted() == []
@@ -306,7 +306,7 @@ async def test_the_checkout_of_an_ended_run_is_removed_although_the_host_ends_in
 
 @ONE_BACKEND
 @LOOKS_OFTEN
-async def test_a_host_that_can_no_longer_keep_its_lease_for_a_bug_ends_with_all_it_runs(scene: HostScene) -> None:
+async def test_a_host_whose_lease_renewal_fails_because_of_a_bug_ends_with_all_it_runs(scene: HostScene) -> None:
     point = scene.wait_point("one")
 
     async def break_renewal(transaction: Transaction) -> None:
