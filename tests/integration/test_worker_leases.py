@@ -99,7 +99,7 @@ async def test_a_handler_that_blocks_beyond_its_deadline_loses_its_event_to_anot
     assert handled == [{"actor": "another"}]
 
 
-async def test_a_hung_handler_is_cut_off_at_its_deadline_and_retried(dsn: str) -> None:
+async def test_a_hanging_handler_is_cancelled_at_its_deadline_and_retried(dsn: str) -> None:
     dispatcher, hung, cut, limits = Dispatcher(), asyncio.Semaphore(0), list[int](), Limits()
     day = timedelta(days=1)
 
@@ -169,10 +169,10 @@ async def test_a_lease_that_was_taken_away_ends_its_handlers_and_counts_as_lost(
             raise
         return Acked()
 
-    async def it_has_happened(attempt: Attempt) -> ReconcileResult:
+    async def reconcile_as_present(attempt: Attempt) -> ReconcileResult:
         return Present(attempt.request)
 
-    dispatcher.effect("Job", LocalEffect(hang, it_has_happened))
+    dispatcher.effect("Job", LocalEffect(hang, reconcile_as_present))
     async with open_bus(dsn, jobs(lease=LONG_LEASE)) as bus:
         await bus.publish(Envelope(type="Job"))
         async with at_work(bus, dispatcher, metrics=WorkerMetrics(registry)):
@@ -245,9 +245,7 @@ class Away(PostgresBus):
 
 
 @pytest.mark.usefixtures("renewed_early")
-async def test_a_lease_that_was_given_up_is_not_renewed_while_its_handler_winds_down(
-    dsn: str, given_up: set[int]
-) -> None:
+async def test_a_lease_that_was_given_up_is_not_renewed_while_its_handler_ends(dsn: str, given_up: set[int]) -> None:
     dispatcher, wound_down, over = Dispatcher(), asyncio.Event(), asyncio.Event()
     async with Away(dsn, Topology([jobs(lease=LONG_LEASE)])) as bus:
 

@@ -43,9 +43,9 @@ async def lose(scene: Scene, host: Host) -> None:
 
 
 async def in_second_work(scene: Scene, ref: GitRef) -> str:
-    """Return a run with one checkpoint whose second Work is with its agent."""
+    """Return a run with one checkpoint, whose agent works on its second Work."""
     if ref is SAFE:
-        await scene.make_known(SAFE.git_id, checkpoint_remote="origin")
+        await scene.register_repositories(SAFE.git_id, checkpoint_remote="origin")
     run = await scene.create_run(template(*WORKS, git_refs=(ref,)))
     await lifecycle.start(scene.bus, run, actor=ANNA)
     await scene.settle()
@@ -169,7 +169,7 @@ async def test_an_answer_about_a_missing_run_is_logged_as_ignored(scene: Scene) 
     assert entry.data["ignored"].startswith("there is no workflow 'wf-none'")
 
 
-async def test_runs_stranded_on_a_lost_host_continue_with_the_next_that_registers(scene: Scene) -> None:
+async def test_runs_of_a_lost_host_continue_on_the_next_host_that_registers(scene: Scene) -> None:
     lost = await scene.start_host("host-a")
     safe = await in_second_work(scene, SAFE)
     bound = await in_second_work(scene, APP)
@@ -285,7 +285,7 @@ async def test_a_request_to_a_run_of_a_lost_host_takes_effect_at_once(
 @pytest.mark.parametrize(
     ("use_case", "end"), [(lifecycle.cancel, WorkflowStatus.CANCELLED), (lifecycle.pause, WorkflowStatus.PAUSED)]
 )
-async def test_a_request_to_a_run_takes_effect_with_the_loss_of_its_host(
+async def test_a_pending_request_to_a_run_takes_effect_when_its_host_is_lost(
     scene: Scene, use_case: Any, end: WorkflowStatus
 ) -> None:
     lost = await scene.start_host("host-a")
@@ -308,7 +308,7 @@ async def test_a_new_run_is_not_given_to_a_lost_host(scene: Scene) -> None:
     assert started.placement == Placement(host="host-b", epoch=1)
 
 
-async def test_all_runs_of_a_lost_host_find_another_however_many(scene: Scene) -> None:
+async def test_all_runs_of_a_lost_host_are_placed_again_however_many_there_are(scene: Scene) -> None:
     lost = await scene.start_host("host-a", slots=200)
     runs = [await scene.create_run(template(work("only", task()), git_refs=(APP,))) for _ in range(110)]
     await asyncio.gather(*(lifecycle.prepare(scene.bus, run, actor=ANNA) for run in runs))

@@ -147,7 +147,7 @@ async def test_cancelling_interrupts_and_ends_once_the_host_confirms(scene: Scen
 
 async def test_modifying_changes_what_has_not_started(scene: Scene) -> None:
     run = await running(scene)
-    await scene.make_known_server("mcp-tools")
+    await scene.register_server("mcp-tools")
     refs = (McpServerRef(mcp_server_id="mcp-tools"),)
     await lifecycle.modify(scene.bus, run, Modification(mcp_server_refs=refs), actor=ANNA)
     assert (await scene.show(run)).mcp_server_refs == refs
@@ -262,7 +262,7 @@ async def test_a_repository_that_is_deleted_while_a_run_starts_is_kept_for_it_or
     await scene.start_host()
     for number in range(10):
         ref = GitRef(git_id=f"git-{number}", base_branch="main")
-        await scene.make_known(ref.git_id)
+        await scene.register_repositories(ref.git_id)
         run = await scene.create_run(template(work("only", task()), git_refs=(ref,)))
         doings = (lifecycle.start(scene.bus, run, actor=ANNA), delete_git(scene.bus, ref.git_id, actor=ANNA))
         started, deleted = await asyncio.gather(*doings, return_exceptions=True)
@@ -273,7 +273,7 @@ async def test_a_repository_that_is_deleted_while_a_run_starts_is_kept_for_it_or
         elif isinstance(deleted, IllegalTransition):
             assert (git.deleted, users.workflows) == (False, (run,))
         else:
-            # It was stored after the last check of the deletion, and fails when its host uses the deleted resource.
+            # The start was stored after the last check of the deletion. The run fails when its host uses the git.
             assert isinstance(started, Workflow)
             assert isinstance(deleted, Git)
             assert git.deleted
@@ -325,7 +325,7 @@ async def test_five_concurrent_cancels_of_an_unstarted_run_end_it_once(scene: Sc
 
 
 async def fall_due(scene: Scene, run: str) -> timedelta:
-    """Make the release of a run's checkouts due now, and return how long that would have taken."""
+    """Make the release of a run's checkouts due now, and return how long it would still have had to wait."""
     async with scene.bus.transaction() as transaction:
         record = await transaction.get(WORKFLOWS.name, run)
         assert record
@@ -349,7 +349,7 @@ async def test_a_checkout_that_could_not_be_removed_is_tried_again_a_day_later(s
     assert await lifecycle.release_old_checkouts(scene.bus) == []
 
 
-async def test_a_run_whose_checkouts_cannot_be_released_does_not_keep_others_from_it(scene: Scene) -> None:
+async def test_a_run_whose_checkouts_cannot_be_released_does_not_prevent_other_releases(scene: Scene) -> None:
     broken, run = await completed(scene), await completed(scene)
     for due in (broken, run):
         await fall_due(scene, due)
@@ -361,7 +361,7 @@ async def test_a_run_whose_checkouts_cannot_be_released_does_not_keep_others_fro
 
 
 async def test_no_secret_of_a_run_is_logged_or_sent(scene: Scene) -> None:
-    await scene.make_known_server("mcp-tools")
+    await scene.register_server("mcp-tools")
     run = await running(scene)
     refs = (McpServerRef(mcp_server_id="mcp-tools", env={"TOKEN": "s3cr3t"}),)
     await lifecycle.modify(scene.bus, run, Modification(mcp_server_refs=refs), actor=ANNA)
