@@ -142,7 +142,7 @@ async def test_stopping_at_once_does_not_wait_for_the_grace_period(dsn: str) -> 
         assert await waiting(bus) == [("PENDING", 0)] * 20
 
 
-async def test_a_suspect_that_waits_to_run_alone_is_given_back_at_the_end_of_the_grace_period(dsn: str) -> None:
+async def test_a_suspect_is_given_back_while_another_event_runs(dsn: str) -> None:
     valve = Valve()
     async with open_bus(dsn, stream("jobs", "Job")) as bus, working(bus, valve, SOON) as (worker, task):
         valve.shut()

@@ -44,7 +44,7 @@ class Outage:
     async def _refuse(self, transaction: Transaction) -> None:
         if self.is_on:
             self.refused += publishes(transaction, self._answer.__name__)
-            raise Unavailable("the store is away")
+            raise Unavailable("the store is unavailable")
 
 
 class LostReply:
@@ -64,7 +64,7 @@ class LostReply:
 
 
 class LostAnswer:
-    """Rolls back the first answer to a prompt, with everything in its transaction."""
+    """Drops the first answer to a prompt, with everything that its transaction would write."""
 
     def __init__(self) -> None:
         self.happened = False
@@ -144,7 +144,7 @@ async def test_a_host_that_cannot_renew_its_lease_ends_its_agents_before_they_ar
 @pytest.mark.timing
 @ONE_BACKEND
 @ENDS_EARLY
-async def test_agents_end_before_their_lease_while_the_store_is_unavailable(scene: HostScene) -> None:
+async def test_agents_end_before_the_lease_expires_while_its_renewal_hangs(scene: HostScene) -> None:
     await scene.share_checkpoints()
     point = scene.wait_point("one")
     barrier = Barrier(lambda transaction: point.is_there.exists() and _only_looks(transaction))
@@ -185,7 +185,7 @@ async def test_a_command_with_an_unconfirmed_acceptance_is_executed(scene: HostS
 
 @ONE_BACKEND
 @LOOKS_OFTEN
-async def test_an_interrupted_prompt_that_was_answered_is_not_sent_again(scene: HostScene) -> None:
+async def test_a_prompt_whose_answer_was_lost_is_not_sent_again(scene: HostScene) -> None:
     lost = LostAnswer()
     assert await _finding_of_forgotten(scene, lost) is TranscriptFinding.ANSWERED
     assert lost.happened
@@ -193,7 +193,7 @@ async def test_an_interrupted_prompt_that_was_answered_is_not_sent_again(scene: 
 
 @ONE_BACKEND
 @LOOKS_OFTEN
-async def test_an_interrupted_prompt_that_was_never_sent_is_looked_up_and_sent(scene: HostScene) -> None:
+async def test_a_prompt_whose_acceptance_was_lost_is_looked_up_and_sent(scene: HostScene) -> None:
     lost = LostReply(commands.SendQuery)
     assert await _finding_of_forgotten(scene, lost) is TranscriptFinding.ABSENT
     assert lost.happened
@@ -333,7 +333,7 @@ async def test_a_second_host_in_the_same_directory_is_refused(scene: HostScene) 
 
 
 async def _finding_of_forgotten(scene: HostScene, lost: LostAnswer | LostReply) -> TranscriptFinding:
-    """Run a Task whose prompt is forgotten once; return its transcript before the prompt was handled again."""
+    """Run a Task whose prompt is forgotten once. Return what the transcript showed about it before the next try."""
     await scene.start_host(wrap=lost.wrap)
     workflow = await scene.begin(work("one", task({"append": f"{APP}/one.txt", "text": "once\n"})))
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
@@ -348,7 +348,7 @@ async def _is_up(scene: HostScene, name: str) -> bool:
 
 
 async def _leave_accepted(scene: HostScene, command: type[commands.HostCommand], count: int) -> list[str]:
-    """Store this many accepted but obsolete commands of a host, and return their records."""
+    """Store this many accepted but obsolete commands of a host, and return the ids of their records."""
     workflow = await scene.create_run(writes("one"))
     over = commands.ReleaseWorkTree(workflow_id=workflow.id, host="host-a", epoch=0, attempt=1, work_tree_id="gone")
     document = {**msgspec.to_builtins(over), "type": command.__name__}

@@ -107,7 +107,7 @@ async def test_no_host_is_lost_because_the_store_was_unavailable(scene: Scene) -
     assert [await watcher.look() for _ in range(4)] == [[]] * 4
 
 
-async def test_a_second_host_of_a_name_is_refused_while_the_first_gives_signs_of_life(scene: Scene) -> None:
+async def test_a_second_host_of_a_name_is_refused_while_the_first_renews_its_lease(scene: Scene) -> None:
     first = await register_host(scene.bus, "box", 4, SHORT, machine="oak", directory="/srv/a", instance="one")
     bus: Any = CheckingBus(scene.bus, lambda _: renew_host(scene.bus, first, 0, SHORT))
     touched: list[Transaction] = []
@@ -121,11 +121,11 @@ async def test_a_second_host_of_a_name_is_refused_while_the_first_gives_signs_of
     assert await renew_host(scene.bus, first, 0, SHORT) is HostRenewal.RENEWED
 
 
-async def test_a_silent_host_of_the_same_name_is_replaced_with_a_warning(scene: Scene) -> None:
+async def test_a_silent_host_of_the_same_name_is_replaced(scene: Scene) -> None:
     first = await register_host(scene.bus, "box", 4, SHORT, instance="one")
     bus: Any = CheckingBus(scene.bus)
     second = await register_host(bus, "box", 4, SHORT, instance="two", clock=bus.clock)
-    # The engine checks before, during and after the lease.
+    # The registration checks before, during and after the lease.
     assert bus.count == 1 + LOOKS + 1
     assert (first.epoch, second.epoch) == (1, 2)
     assert await renew_host(scene.bus, first, 0, SHORT) is HostRenewal.REPLACED

@@ -163,7 +163,7 @@ async def test_releasing_an_ended_run_removes_its_checkouts(scene: Scene) -> Non
     assert {tree.status for tree in (await scene.show(run)).work_trees} == {WorkTreeStatus.RELEASED}
 
 
-async def test_a_deleted_run_is_gone_for_its_users_with_its_checkouts(scene: Scene) -> None:
+async def test_deleting_a_run_marks_it_as_deleted_and_releases_its_checkouts(scene: Scene) -> None:
     run = await completed(scene)
     await lifecycle.delete(scene.bus, run, actor=ANNA)
     await scene.settle()
@@ -178,7 +178,7 @@ async def test_a_deleted_run_is_gone_for_its_users_with_its_checkouts(scene: Sce
         await lifecycle.delete(scene.bus, run, actor=ANNA)
 
 
-async def test_a_missing_item_is_not_found(scene: Scene) -> None:
+async def test_a_missing_run_or_template_is_reported_as_not_found(scene: Scene) -> None:
     for use_case in USE_CASES.values():
         with pytest.raises(NotFound, match="there is no workflow 'wf-none': see `kingdom workflow list`"):
             await use_case(scene.bus, "wf-none")
@@ -224,13 +224,13 @@ async def test_without_a_host_nothing_begins_and_nothing_changes(scene: Scene, u
 
 async def test_a_run_of_an_unknown_repository_is_not_found(scene: Scene) -> None:
     await scene.start_host()
-    haunted = template(work("only", task()), id="tpl-haunted", git_refs=(GHOST,))
-    await run_transaction(scene.bus, lambda transaction: save_resource(transaction, haunted, None))
+    unregistered = template(work("only", task()), id="tpl-unregistered", git_refs=(GHOST,))
+    await run_transaction(scene.bus, lambda transaction: save_resource(transaction, unregistered, None))
     with pytest.raises(NotFound, match="there is no git 'git-ghost': register it with `kingdom git create`"):
-        await lifecycle.create(scene.bus, "tpl-haunted", actor=ANNA)
+        await lifecycle.create(scene.bus, "tpl-unregistered", actor=ANNA)
 
 
-async def test_a_run_cannot_take_an_unknown_repository_while_it_uses_its_own(scene: Scene) -> None:
+async def test_a_run_cannot_be_modified_to_use_an_unknown_repository(scene: Scene) -> None:
     run = await running(scene)
     before = await scene.show(run)
     with pytest.raises(NotFound, match="there is no git 'git-ghost'"):
@@ -258,7 +258,7 @@ async def test_a_repository_is_kept_while_a_run_uses_it_and_free_after_its_end(s
 
 
 @pytest.mark.both_stores
-async def test_a_repository_that_is_deleted_while_a_run_starts_is_kept_for_it_or_refused_to_it(scene: Scene) -> None:
+async def test_a_start_and_a_concurrent_deletion_of_its_repository_leave_a_consistent_state(scene: Scene) -> None:
     await scene.start_host()
     for number in range(10):
         ref = GitRef(git_id=f"git-{number}", base_branch="main")

@@ -60,7 +60,7 @@ async def test_the_health_is_stored_as_the_king_reads_it(scene: ChamberlainScene
     assert (rule.level, rule.reason) == (AdmissionLevel.NOTHING, "the machine is short of memory (83 % used)")
 
 
-async def test_a_change_of_the_health_is_logged_once(scene: ChamberlainScene) -> None:
+async def test_each_change_of_the_health_is_logged_and_busy_processors_cause_no_alert(scene: ChamberlainScene) -> None:
     chamberlain = scene.chamberlain()
     for used in (10.0, 72.0, 73.0, 92.0, 30.0):
         scene.sensor.used = {CPU: used}
@@ -221,9 +221,9 @@ async def test_people_are_notified_of_a_healthy_king_with_waiting_events(scene: 
     assert "The King runs" in message.content
 
 
-async def test_a_failing_task_does_not_stop_the_others(scene: ChamberlainScene) -> None:
+async def test_a_failing_job_does_not_stop_the_others(scene: ChamberlainScene) -> None:
     scene.sensor.used = None
-    await scene.put(Record(kind="chamberlain", id="outages", state="current", doc={"roles": "spoilt"}))
+    await scene.put(Record(kind="chamberlain", id="outages", state="current", doc={"roles": "damaged"}))
     await scene.put(money("250", "2026-02-07"))
     await scene.log(completed(START))
     chamberlain = scene.chamberlain()
@@ -313,11 +313,11 @@ async def test_the_chamberlain_measures_and_runs_rounds_until_it_is_stopped(scen
     await asyncio.wait_for(knows_the_money(), PATIENCE_SECONDS)
     chamberlain.stop()
     await asyncio.wait_for(running, PATIENCE_SECONDS)
-    # The load between two readings would be random.
+    # A full pause follows each reading.
     assert done[:6] == ["read", every] * 3
 
 
-async def test_the_chamberlain_abandons_a_hanging_task_when_it_must_end_at_once(scene: ChamberlainScene) -> None:
+async def test_a_hanging_job_is_abandoned_when_the_chamberlain_must_end_at_once(scene: ChamberlainScene) -> None:
     class Hanging:
         asked = asyncio.Event()
 
