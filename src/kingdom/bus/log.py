@@ -27,7 +27,7 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class LogCursor:
-    """The position of a reader. `sequence` orders all entries of a log; `epoch` identifies the transaction."""
+    """The position of an entry and its reader. `sequence` orders all entries; `epoch` identifies the transaction."""
 
     epoch: int = 0
     sequence: int = 0
