@@ -232,8 +232,8 @@ class Trial:
     async def _is_finished(self) -> bool:
         """Do the work that only an operator can do, and return whether all events have ended."""
         with contextlib.suppress(KingdomError):
-            # The store comes first: it waits until a process under test has killed a stopped holder of the lock. The
-            # operator would kill that holder itself.
+            # Ask the store first, because it waits until a process under test has killed a stopped holder of the lock.
+            # If the operator came first, it would kill that holder itself.
             unfinished = await self.store.unfinished()
             await self.operator.resume()
             return not (await self.operator.resolve_dead_letters() or self._closings or unfinished)

@@ -65,7 +65,7 @@ def lost_claims(evidence: Evidence) -> Iterator[tuple[Claim, Claim]]:
     for claims in evidence.claims_of.values():
         for former, later in pairwise(claims):
             began = evidence.settling_began.get((former.position, former.token))
-            # A process that dies right after its commit has not recorded its settlement.
+            # `settling_began` is enough: a process that dies right after its commit has not recorded the settlement.
             if (began is None or began > later.at) and not _is_after_redrive(evidence, later):
                 yield former, later
 

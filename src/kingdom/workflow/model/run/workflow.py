@@ -246,7 +246,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no answer of the host is missing that could change the status of the run."""
+        """Return whether the host has answered every command whose answer can change the status of the run."""
         rolling = self.resumption is not None and self.resumption.in_flight
         creating = any(tree.status is WorkTreeStatus.CREATING for tree in self.work_trees)
         return not (rolling or creating or any(_is_busy(work) for work in self.works))
