@@ -209,7 +209,7 @@ async def test_why_an_event_is_discarded(scene: Scene) -> None:
     assert await scene.why(delivery) == (f"It was discarded at {shown(ended_at)}; its last error was broken (broken).")
 
 
-async def test_every_copy_of_an_event_has_its_own_answer(scene: Scene) -> None:
+async def test_every_copy_of_an_event_has_its_own_situation(scene: Scene) -> None:
     event = Envelope(type="Both", partition_key="k")
     await scene.bus.publish(event)
     await scene.settle(Done(), await scene.claim_one("free"))
