@@ -115,7 +115,7 @@ def test_an_attribute_may_not_hide_a_header(name: str) -> None:
         Envelope(type="A", attributes={name: "x"})
 
 
-def test_the_short_form_is_enough() -> None:
+def test_an_envelope_needs_only_a_type() -> None:
     envelope = Envelope.from_wire({"type": "A"})
     assert (envelope.type, envelope.schema_version, envelope.payload, envelope.stream) == ("A", 1, {}, None)
     assert envelope.event_id.version == 7

@@ -88,7 +88,7 @@ def test_a_reaction_applied_under_one_token_and_done_under_another_is_stale() ->
 
 @pytest.mark.parametrize("way", ["applied", "called"])
 @pytest.mark.parametrize(("published_again", "findings"), [(frozenset[CopyId](), 1), (frozenset({("s", "first")}), 0)])
-def test_an_event_lost_and_published_again_has_no_place_in_its_key(
+def test_the_order_of_an_event_that_was_lost_and_published_again_is_not_checked(
     way: str, published_again: frozenset[CopyId], findings: int
 ) -> None:
     events = [

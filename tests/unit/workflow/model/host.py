@@ -72,7 +72,7 @@ def petition(
 
 
 def agent_of(work_id: str, attempt: int = 1) -> commands.StopAgent:
-    """Return a command to answer for, where an agent ends without one."""
+    """Return a command that an answer can refer to if an agent ends without a command."""
     return commands.StopAgent(workflow_id="wf-1", host="host-a", epoch=1, attempt=attempt, work_id=work_id)
 
 

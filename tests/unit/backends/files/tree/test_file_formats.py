@@ -52,7 +52,7 @@ def test_the_fast_and_the_full_decoder_read_the_same(envelope: Envelope, ordered
     assert json.loads(bytes(quick[1])) == json.loads(bytes(careful[1]))
 
 
-def test_an_edited_payload_is_read_but_an_edited_position_is_not() -> None:
+def test_an_edited_payload_is_read_but_an_edited_stream_or_key_is_not() -> None:
     event = filed(Envelope(type="Ping", payload={"n": 1}, partition_key="a"), ordered=True)
     content = event.edited(payload={"n": 2}, colour="red", stream="elsewhere", partitionKey="b")
     found, _ = decode_body(event.row, content)

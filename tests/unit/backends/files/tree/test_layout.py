@@ -71,13 +71,13 @@ def test_ids_of_the_source_documents_stay_as_they_are() -> None:
         assert file_name(name) == name
 
 
-def test_forms_of_one_letter_stay_apart() -> None:
+def test_two_unicode_forms_of_one_letter_have_different_names() -> None:
     forms = {file_name(unicodedata.normalize(form, "é")) for form in ("NFC", "NFD")}
     assert len(forms) == 2
 
 
 @pytest.mark.parametrize("name", ["..", ".", "../../etc/passwd", "/etc/passwd", "a\x00b", ".hidden", "-rf", "a/b"])
-def test_nothing_leaves_its_directory(name: str) -> None:
+def test_no_id_leads_out_of_its_directory(name: str) -> None:
     path = Path(LAYOUT.record("queue/events/pending", name))
     assert path.parent == Path("/realm/queue/events/pending")
     assert path.resolve().parent == path.parent
