@@ -196,13 +196,13 @@ async def test_the_cancellation_of_a_waiting_event_makes_it_a_dead_letter(scene:
 
 async def test_the_cancellation_of_a_running_event_is_seen_at_its_renewal(scene: Scene) -> None:
     await scene.bus.publish(ping(1), ping(2))
-    running, neighbour = await scene.claim("free")
+    running, neighbor = await scene.claim("free")
     assert await scene.cancel(running) == "requested"
     renewal = scene.bus.renew({running.token: HOUR})
     assert renewal.alive == {running.token}
     assert renewal.cancelled == {running.position}
     await scene.settle(Dead("cancelled", "cancelled"), running)
-    await scene.settle(Done(), neighbour)
+    await scene.settle(Done(), neighbor)
 
 
 async def test_an_event_that_has_ended_cannot_be_cancelled(scene: Scene) -> None:

@@ -124,23 +124,23 @@ async def test_an_event_is_no_longer_suspect_after_its_handler_has_ended(scene: 
 
 
 @pytest.mark.parametrize(("stream", "make"), BOTH_STREAMS)
-@pytest.mark.parametrize("neighbours", [0, 2])
+@pytest.mark.parametrize("neighbors", [0, 2])
 async def test_an_event_that_kills_its_worker_ends_dead_and_its_neighbors_do_not(
     scene: Scene,
     stream: str,
     make: Make,
-    neighbours: int,
+    neighbors: int,
 ) -> None:
     poison = make()
-    await scene.bus.publish(poison, *(make() for _ in range(neighbours)))
+    await scene.bus.publish(poison, *(make() for _ in range(neighbors)))
     lost = await _lose_what_holds(scene, stream, poison.event_id)
     # The first loss only makes it a suspect. After that, it takes three leases lost alone.
-    assert [len(claim) for claim in lost] == [1 + neighbours, 1, 1, 1]
+    assert [len(claim) for claim in lost] == [1 + neighbors, 1, 1, 1]
     assert await scene.status(poison) == "PENDING"
     ran: list[object] = []
     await _work_until_settled(scene, stream, ran)
     assert poison.event_id not in ran
-    assert len(ran) == (0 if stream == "line" else neighbours)
+    assert len(ran) == (0 if stream == "line" else neighbors)
     situation = await scene.situation(poison)
     assert (situation.status, situation.error_code) == ("DEAD", "quarantined")
     assert [letter.event_id for letter in await scene.dead()] == [poison.event_id]
@@ -216,7 +216,7 @@ async def _work_until_settled(scene: Scene, stream: str, ran: list[object]) -> N
     async with scene.working(dispatcher, stream):
         await eventually(scene.dead, "the poison is dead")
         if stream == "free":
-            await eventually(lambda: all(not row.open for row in scene.picture.rows), "the neighbours are done")
+            await eventually(lambda: all(not row.open for row in scene.picture.rows), "the neighbors are done")
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["in a group", "alone"])

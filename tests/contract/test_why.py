@@ -128,14 +128,14 @@ async def test_why_an_event_is_running(scene: Scene, make: Make) -> None:
 
 async def test_why_a_running_event_with_a_requested_cancellation_still_runs(scene: Scene) -> None:
     await scene.bus.publish(ping(1), ping(2))
-    asked, neighbour = await scene.claim("free", by="host-a-17")
+    asked, neighbor = await scene.claim("free", by="host-a-17")
     await scene.cancel(asked)
     words = await scene.why(asked)
     assert words.startswith("It is running: leased by host-a-17 until ")
     assert words.endswith(
         " 1 attempt so far. Its cancellation was requested; the worker sees that at its next renewal."
     )
-    assert "cancellation" not in await scene.why(neighbour)
+    assert "cancellation" not in await scene.why(neighbor)
 
 
 async def test_why_an_event_with_an_expired_lease_waits(scene: Scene) -> None:

@@ -85,7 +85,7 @@ def test_no_span_of_time_sees_more_calls_than_its_rate_and_a_burst(
 
 
 @given(st.floats(0.1, 100), st.integers(1, 5))
-def test_a_caller_that_waits_as_long_as_required_gets_in(rate: float, burst: int) -> None:
+def test_a_caller_that_waits_as_long_as_required_may_call(rate: float, burst: int) -> None:
     clock = Clock()
     limited = limiter(clock, calls_per_second=rate, burst=burst)
     for _ in range(20):

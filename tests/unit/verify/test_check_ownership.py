@@ -68,7 +68,7 @@ def test_a_handler_may_overlap_with_the_next_holder_only_after_its_lease_has_end
         assert judged(trace) == found
 
 
-def test_a_killed_process_handles_nothing_any_more() -> None:
+def test_the_handler_of_a_killed_process_ends_with_the_last_entry_of_the_process() -> None:
     trace = published().claimed(2, (1, "a"), by=ONE, stream=LINE).handling("started", "a", token=2, by=ONE)
     trace = trace.claimed(3, (2, "b"), by=TWO, stream=LINE).handling("started", "b", token=3, by=TWO)
     assert judged(trace) == []

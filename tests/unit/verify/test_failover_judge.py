@@ -73,7 +73,7 @@ def _histories() -> Iterator[tuple[str, list[HistoryEntry], bool]]:
 
 
 @pytest.mark.parametrize(("history", "stale"), [pytest.param(h, s, id=name) for name, h, s in _histories()])
-def test_a_settlement_is_stale_where_another_has_claimed_the_event_on_the_same_server(
+def test_a_settlement_is_stale_if_another_worker_has_claimed_the_event_on_the_same_server(
     history: list[HistoryEntry], *, stale: bool
 ) -> None:
     found = list(stale_settlements(Evidence(history=history)))

@@ -51,7 +51,7 @@ def throttled(command: commands.SendQuery | commands.GenerateReport, until: date
     return answer_to(command, _FAILURE[type(command)], error="usage limit", throttled_until=until, cost_usd=0.25)
 
 
-def broke(command: commands.SendQuery | commands.GenerateReport, cost_usd: float) -> answers.HostAnswer:
+def budget_spent(command: commands.SendQuery | commands.GenerateReport, cost_usd: float) -> answers.HostAnswer:
     """Return the answer of a host about a turn that reached its budget."""
     return answer_to(command, _FAILURE[type(command)], error="spent", over_budget=True, cost_usd=cost_usd)
 

@@ -66,7 +66,7 @@ def test_only_plain_files_of_the_right_name_are_parts_of_the_log_and_days_of_the
     assert layout.archive_files("another") == []
 
 
-def test_ids_of_the_source_documents_stay_as_they_are() -> None:
+def test_documented_ids_are_their_own_file_names() -> None:
     for name in ("evt-github-12345678", "evt-jira-QP-123-20260207100000", "task-20260207-001", "gen-pr"):
         assert file_name(name) == name
 
@@ -94,7 +94,7 @@ def test_a_directory_name_that_is_too_long_to_be_reversible_is_refused(what: str
         LAYOUT.stream("x" * 300) if what == "stream" else LAYOUT.key_directory("x" * 300)
 
 
-def test_records_and_keys_are_where_the_source_documents_say() -> None:
+def test_records_and_keys_have_their_documented_paths() -> None:
     found = {
         LAYOUT.record("queue/events/pending", "evt-github-1"): "queue/events/pending/evt-github-1.json",
         LAYOUT.record("state/king", "task-seq"): "state/king/task-seq",
