@@ -129,7 +129,7 @@ class Ambiguous(NotFound):
 
 
 class Refused(KingdomError):
-    """Raised when a request over the web is refused, whatever it asks for."""
+    """Raised when a request over the web is not permitted."""
 
     code = "refused"
 

@@ -22,7 +22,7 @@ _BOUND = "1"
 
 
 class PastResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"assignment_id": "task_id"}):
-    """How an earlier assignment ended. Every text is one line; `person` caused its event."""
+    """How an earlier assignment ended. Every text is one line. `person` is the person who caused its event."""
 
     assignment_id: str
     general: str
@@ -76,7 +76,7 @@ async def save_past_result(transaction: Transaction, result: PastResult) -> None
 
 
 async def find_past_results(transaction: Transaction, key: ResultKey, limit: int) -> list[PastResult]:
-    """Return the newest results under a key. Only these are read, however many there are."""
+    """Return the newest results under a key. Older results are not read."""
     by_key = RecordQuery(kind=PAST_RESULTS.name, index=key.index, value=key.value, after=_BOUND, limit=limit)
     found = await transaction.find(replace(by_key, descending=True))
     if len(found) < limit:

@@ -13,7 +13,7 @@ _FINAL = frozenset({"done", "dead"})
 
 @dataclass(slots=True)
 class _Handling:
-    """One run of a handler. If the process died before the handler ended, `ended` is the last entry of the process."""
+    """One run of a handler. If its process died first, `ended` is the time of the last entry of the process."""
 
     key: CopyId
     event: str
