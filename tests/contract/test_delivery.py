@@ -61,7 +61,7 @@ async def test_an_envelope_arrives_as_it_was_published(scene: Scene) -> None:
     assert (await scene.claim_one("free")).envelope == event
 
 
-# Some stores write many events at once by another statement.
+# A store may use another statement to write many events at once.
 MANY = 25
 
 
@@ -103,14 +103,14 @@ async def test_an_event_is_copied_to_every_stream_that_subscribes_to_its_type(sc
         assert delivery.stream == delivery.envelope.stream == stream
 
 
-async def test_the_copies_of_an_event_are_settled_apart(scene: Scene) -> None:
+async def test_the_copies_of_an_event_are_settled_independently(scene: Scene) -> None:
     await scene.bus.publish(Envelope(type="Both", partition_key="k"))
     await scene.settle(Done(), await scene.claim_one("free"))
     assert await scene.claim("free") == []
     assert len(await scene.claim("other")) == 1
 
 
-async def test_a_named_stream_gets_an_event_alone(scene: Scene) -> None:
+async def test_only_the_named_stream_gets_an_event(scene: Scene) -> None:
     await scene.bus.publish(Envelope(type="Both", stream="other"))
     assert await scene.claim("free") == []
     assert len(await scene.claim("other")) == 1
@@ -154,7 +154,7 @@ async def test_a_done_event_is_never_delivered_again(scene: Scene) -> None:
     assert await scene.status(delivery) == "DONE"
 
 
-async def test_workers_that_claim_at_once_share_the_events_out(scene: Scene) -> None:
+async def test_concurrent_claims_never_get_the_same_event(scene: Scene) -> None:
     events = [ping(number) for number in range(60)]
     await scene.bus.publish(*events)
     async with scene.second() as second:
@@ -177,7 +177,7 @@ async def test_a_delayed_event_is_not_delivered_before_its_time(scene: Scene) ->
     assert await scene.status(later) == "PENDING"
 
 
-async def test_a_waiting_worker_is_woken_by_a_publisher_elsewhere(scene: Scene) -> None:
+async def test_a_waiting_worker_is_woken_by_a_publisher_on_another_bus(scene: Scene) -> None:
     async with scene.second() as second:
         waiting = asyncio.create_task(scene.bus.wait({"free"}, HOUR))
 
