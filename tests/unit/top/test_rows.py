@@ -128,7 +128,7 @@ def test_queues_show_how_much_waits_and_why() -> None:
     )
     shown = texts(build_rows(Pane.QUEUES, TopSnapshot(status=a_court_status(), streams=[stream])))
     assert shown[0] == ["court.event", "10000+", "2", "1", "2m", "dead letters: enter shows them"]
-    assert shown[1] == ["waiting room", "1000+", "", "", "", "soldiers is full"]
+    assert shown[1] == ["waiting events", "1000+", "", "", "", "soldiers is full"]
     (line,) = describe_queue([stream], [])
     assert line.plain == "10000 waiting, the oldest for 2m; 2 in progress; 1 dead"
 
