@@ -160,7 +160,7 @@ def test_columns_fill_a_screen_and_no_more(width: int) -> None:
         assert min(widths) >= 5
 
 
-def test_text_of_strangers_is_one_line_without_anything_that_is_obeyed() -> None:
+def test_text_of_strangers_is_one_line_without_control_characters() -> None:
     seen = "a b \\x1b[31mc\\x07\\u202e\\x00\\u200bd \N{SNOWMAN} [b]e[/b]"
     assert plain("a\nb\t\x1b[31mc\x07\u202e\x00\u200bd \N{SNOWMAN} [b]e[/b]") == seen
     assert len(shorten("x" * 10_000)) == 500
