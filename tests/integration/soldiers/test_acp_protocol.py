@@ -202,7 +202,7 @@ async def test_an_interrupt_cancels_the_turn(scene: Scene) -> None:
 
 async def test_an_agent_that_ends_in_its_turn_is_gone_and_its_last_output_is_shown(scene: Scene) -> None:
     agent = await scene.start()
-    with pytest.raises(AgentGone, match="exit code 3; its last words: I cannot go on"):
+    with pytest.raises(AgentGone, match="exit code 3; its last output: I cannot go on"):
         await take(agent, {"exit": 3})
     assert scene.entries("failed", "ended")
 

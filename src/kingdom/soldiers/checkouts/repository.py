@@ -196,7 +196,7 @@ class Repository:
         return (await self.git("for-each-ref", "--format=%(refname)", *patterns)).splitlines()
 
     async def set_ref(self, ref: str, commit: str, *before: str) -> None:
-        """Set a ref of one checkout to a commit, if the ref still has the value `before`."""
+        """Set a ref of one checkout to a commit. If `before` is given, git fails unless the ref has this value."""
         # Only one process changes this ref, so an existing lock file is a leftover of a killed git.
         (self.path / f"{ref}.lock").unlink(missing_ok=True)
         await self.git("update-ref", "--no-deref", ref, commit, *before)

@@ -1,4 +1,4 @@
-"""The checkouts of a run in all its repositories; they change together or not at all."""
+"""The checkouts of a run in all its repositories; they are created and reset together or not at all."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ class CheckoutFailed(ProgramFailed):
 
 
 class RunCheckouts:
-    """All checkouts of this host; git finds its configuration and credentials in `home`.
+    """Handles the checkouts of all runs on this host; git finds its configuration and credentials in `home`.
 
     Only one caller at a time may change a checkout. Failed calls of a remote are retried after a `pause` that doubles.
     """
