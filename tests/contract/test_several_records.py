@@ -130,6 +130,17 @@ async def test_queries_that_were_run_ahead_find_the_same_as_single_queries(scene
         assert next(record.id for record in await transaction.find(queries[4])) == "j9"
 
 
+async def test_a_result_that_was_read_ahead_does_not_show_a_record_as_it_was_before_a_put(scene: Scene) -> None:
+    await put(scene, *(job(n) for n in range(1, 4)))
+    async with scene.bus.transaction() as transaction:
+        # With one put, `find` with the limit 2 reads one record more, which is the query that was run ahead.
+        await transaction.find_ahead([RecordQuery(kind="job", limit=3)])
+        await transaction.put(job(1, version=1, state="closed"))
+        for _ in range(2):
+            found = await transaction.find(RecordQuery(kind="job", limit=2))
+            assert [(record.id, record.state) for record in found] == [("j1", "closed"), ("j2", "open")]
+
+
 async def test_records_of_two_kinds_may_have_one_id(scene: Scene) -> None:
     kinds = ("job", "tally")
     await put(scene, job(1), Record(kind="tally", id="j1", state="counting"))

@@ -223,9 +223,9 @@ class Transaction(ABC):
         changed = {record.id for record in puts}
         wider = replace(query, limit=query.limit + len(changed)) if changed else query
         stored = self._found_ahead.get(wider)
-        found = (
-            [record for record in await self._search(wider) if record.id not in changed] if stored is None else stored
-        )
+        if stored is None:
+            stored = await self._search(wider)
+        found = [record for record in stored if record.id not in changed]
         found += [record for record in puts if query.matches(record)]
         if puts:
             found.sort(
