@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 
 from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Transaction
@@ -86,6 +87,11 @@ def html_response(template: str, /, *, http_status: int = 200, **values: Any) ->
 def render(template: str, /, **values: Any) -> str:
     """Render a template. Text is escaped, and characters that could hide something are made visible."""
     return _environment().get_template(template).render(values)
+
+
+def render_part(macro: str, /, *values: Any) -> Markup:
+    """Render a part of a page, which is a macro in parts.html."""
+    return Markup(getattr(_environment().get_template("parts.html").module, macro)(*values))  # noqa: S704 - escaped
 
 
 @cache
