@@ -105,7 +105,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    names = ("money", "span", "count", "ago", "left", "since", "clock", "may", "state_of")
+    names = ("money", "span", "count", "ago", "left", "since", "clock", "may", "state_of", "coded", "unbroken")
     environment.globals |= {name: getattr(wording, name) for name in names}
     environment.globals |= {"asset": asset_url, "navigation": NAVIGATION, "health_reason": describe_reason}
     return environment

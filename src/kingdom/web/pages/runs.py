@@ -18,7 +18,7 @@ from kingdom.workflow.model.status import WorkflowStatus
 # The groups of states that a person chooses among.
 GROUPS: Mapping[str, Sequence[WorkflowStatus]] = {
     "All": (),
-    "At work": ACTIVE,
+    "Open": ACTIVE,
     "Waiting": (WorkflowStatus.AWAITING, WorkflowStatus.PAUSED),
     "Failed": (WorkflowStatus.FAILED,),
     "Done": (WorkflowStatus.COMPLETED,),
