@@ -14,6 +14,7 @@ from kingdom.demo.scenario import Scenario
 from kingdom.demo.store_watcher import DemoState
 from tests.contract.backends import BACKENDS, BackendUnderTest
 from tests.integration.web.site import serving
+from tests.patience import PATIENCE_SECONDS
 from tests.web.browser import signed_in
 
 pytestmark = pytest.mark.web
@@ -61,5 +62,6 @@ async def test_a_run_is_followed_live_from_its_beginning_to_its_result_with_a_ki
             backend = BACKENDS["files"](str(court.realm))
         async with serving(backend, tmp_path) as site, signed_in(browser, site) as context:
             page = await context.new_page()
-            report, _ = await asyncio.gather(Scenario(court, Watched(), person="anna").run(), watch(page, site.url))
+            scenario = Scenario(court, Watched(), person="anna", timeout_seconds=PATIENCE_SECONDS)
+            report, _ = await asyncio.gather(scenario.run(), watch(page, site.url))
         assert report.ok, report.findings
