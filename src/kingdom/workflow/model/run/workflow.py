@@ -302,7 +302,8 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
 
     def git_ids(self) -> tuple[str, ...]:
         """Return the sorted ids of the registered repositories that the run uses."""
-        return tuple(sorted({ref.git_id for ref in self.all_git_refs()}))
+        lists = (self.git_refs, *(work.definition.git_refs for work in self.works)) if self.works else ()
+        return tuple(sorted({ref.git_id for refs in lists for ref in refs}))
 
     def all_mcp_server_refs(self) -> tuple[McpServerRef, ...]:
         """Return every MCP server reference that a Work uses, without duplicates."""
