@@ -5,6 +5,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from psycopg import AsyncConnection
+from structlog.testing import capture_logs
 
 from kingdom.backends.kafka import Brokers, Courier
 from kingdom.backends.kafka.brokers import partition_of, read_headers
@@ -13,7 +14,7 @@ from kingdom.backends.kafka.topic_writer import CourierFenced, SentPosition, Top
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.backends.postgres.courier_queue import CourierQueue
 from kingdom.backends.postgres.rows import CARRIED_BYTES_MAX
-from kingdom.bus import Envelope, Record, Retention
+from kingdom.bus import Envelope, Record, Retention, Stream, Topology
 from kingdom.bus.operations import Situation
 from kingdom.bus.why import why
 from kingdom.errors import Conflict, MalformedEvent, Misconfigured
@@ -259,6 +260,25 @@ async def test_a_courier_waits_until_the_brokers_show_a_new_topic(
     courier.stop()
     await running
     assert first_answers == []
+
+
+async def test_events_of_a_stream_that_is_no_longer_on_kafka_are_sent_and_delay_no_others(
+    bus: PostgresBus, brokers: Brokers
+) -> None:
+    former = Topology([Stream(name="former", transport="kafka", subscribes=frozenset({"Former"}))])
+    async with PostgresBus(bus.dsn, former) as earlier:
+        await earlier.publish(Envelope(type="Former", payload={"number": 1}))
+    await bus.publish(placed(2))
+    with capture_logs() as logs:
+        courier = Courier(bus, brokers)
+        running = asyncio.create_task(courier.run())
+        await send_everything(courier, 2)
+        courier.stop()
+        await running
+    assert payloads(brokers, "former") == [{"number": 1}]
+    assert numbers(brokers) == [2]
+    (told,) = [each for each in logs if each["log_level"] == "error"]
+    assert told["streams"] == ["former"]
 
 
 @pytest.mark.kafka

@@ -5,6 +5,7 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 
@@ -13,7 +14,7 @@ import structlog
 from kingdom.backends.kafka.brokers import Brokers
 from kingdom.backends.kafka.topic_writer import CourierFenced, SentPosition, TopicWriter, cursor_topic
 from kingdom.backends.postgres.bus import PostgresBus
-from kingdom.backends.postgres.courier_queue import CourierQueue, CourierTerm, Tick
+from kingdom.backends.postgres.courier_queue import CarriedEvent, CourierQueue, CourierTerm, Tick
 from kingdom.errors import Misconfigured, Transient, Unavailable
 
 # Another courier takes over if this one does not report for so long. A courier that only hangs is then fenced.
@@ -65,8 +66,7 @@ class Courier:
         return await self._queue.lag()
 
     async def _send_while_held(self, term: CourierTerm) -> None:
-        partitions = await self._prepare_topics()
-        writer = TopicWriter(self._brokers, term.store, partitions)
+        writer = TopicWriter(self._brokers, term.store, await self._prepare_topics(self._streams))
         try:
             position = await asyncio.to_thread(writer.open)
             if position.tick == 0 and term.sent > 0:
@@ -100,6 +100,7 @@ class Courier:
         async with aclosing(self._queue.events(tick, after, PIECE_EVENTS)) as pieces:
             async for events in pieces:
                 reached = SentPosition(tick.number, events[-1].seq if len(events) == PIECE_EVENTS else None)
+                await self._prepare_undeclared(writer, events)
                 await asyncio.to_thread(writer.send, tick.number, events, reached)
                 self.sent_events += len(events)
                 position = reached
@@ -110,8 +111,20 @@ class Courier:
             await asyncio.to_thread(writer.send, tick.number, (), complete)
         return complete
 
-    async def _prepare_topics(self) -> dict[str, int]:
-        topics = [self._brokers.topic(stream) for stream in self._streams]
+    async def _prepare_undeclared(self, writer: TopicWriter, events: Sequence[CarriedEvent]) -> None:
+        """Prepare topics for streams that the application does not put on Kafka, so that no event is lost or waits."""
+        if streams := sorted(
+            {event.stream for event in events if self._brokers.topic(event.stream) not in writer.partitions}
+        ):
+            _log.error(
+                "events go to topics that no worker of this application reads: give their streams transport='kafka'"
+                " again, or start the courier with the application that declares them",
+                streams=streams,
+            )
+            writer.partitions |= await self._prepare_topics(streams)
+
+    async def _prepare_topics(self, streams: Iterable[str]) -> dict[str, int]:
+        topics = [self._brokers.topic(stream) for stream in streams]
         wanted = dict.fromkeys(topics, self._brokers.partitions) | {cursor_topic(self._brokers): 1}
         await asyncio.to_thread(self._brokers.create_topics, wanted)
         counts = await asyncio.to_thread(self._brokers.count_partitions, topics)
