@@ -8,6 +8,7 @@ from psycopg import AsyncConnection
 from structlog.testing import capture_logs
 
 from kingdom.backends.kafka import Brokers, Courier
+from kingdom.backends.kafka import courier as courier_module
 from kingdom.backends.kafka.brokers import partition_of, read_headers
 from kingdom.backends.kafka.courier import LEASE
 from kingdom.backends.kafka.topic_writer import CourierFenced, SentPosition, TopicWriter, cursor_topic
@@ -242,6 +243,25 @@ async def test_a_second_courier_takes_over_when_the_first_stops(bus: PostgresBus
     second.stop()
     await asyncio.gather(*running)
     assert numbers(brokers) == [1, 2]
+
+
+@pytest.mark.kafka
+async def test_a_courier_reports_once_in_a_while_and_when_it_stops(
+    bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier_module, "_REPORT_SECONDS", 3600.0)
+    reported = "SELECT sent, (SELECT max(number) FROM kingdom.courier_tick) AS last FROM kingdom.courier"
+    courier = Courier(bus, brokers)
+    running = asyncio.create_task(courier.run())
+    for number in range(3):
+        await bus.publish(placed(number))
+        await send_everything(courier, number + 1)
+    (row,) = await rows(bus, reported)
+    assert row["sent"] < row["last"]
+    courier.stop()
+    await running
+    (row,) = await rows(bus, reported)
+    assert row["sent"] == row["last"]
 
 
 async def test_a_courier_waits_until_the_brokers_show_a_new_topic(

@@ -21,6 +21,9 @@ from kingdom.errors import Misconfigured, Transient, Unavailable
 LEASE = timedelta(seconds=10)
 # How many events share a Kafka transaction at most.
 PIECE_EVENTS = 5000
+# Renewals and reports update a row. As long as a pinned transaction keeps its old versions, each one slows the next.
+_RENEWALS_PER_LEASE = 5
+_REPORT_SECONDS = 1.0
 _POLL = timedelta(seconds=1)
 _PAUSE_SECONDS = 1.0
 # Brokers forget the position of a group without members after some days, so an idle courier repeats it.
@@ -41,14 +44,14 @@ class Courier:
         self._brokers = brokers
         self._streams = bus.topology.carried()
         self._lease = lease
+        self._renew_at = 0.0
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
         """Send events until `stop` is called."""
         while not self._stopping.is_set():
             try:
-                term = await self._queue.hold(self.name, self._lease)
-                if term is not None:
+                if term := await self._hold():
                     await self._send_while_held(term)
                     continue
             except CourierFenced as error:
@@ -75,25 +78,37 @@ class Courier:
                     " `Runbooks` in the documentation of Kafka"
                 )
             _log.info("the courier sends", name=self.name, tick=position.tick)
-            await self._send_until_stopped(writer, position)
+            await self._send_until_stopped(writer, position, term.sent)
             await self._queue.leave(self.name)
         finally:
             await asyncio.to_thread(writer.close)
 
-    async def _send_until_stopped(self, writer: TopicWriter, position: SentPosition) -> None:
-        repeat_at = time.monotonic() + _REPEAT_SECONDS
-        while not self._stopping.is_set() and await self._queue.hold(self.name, self._lease):
+    async def _send_until_stopped(self, writer: TopicWriter, position: SentPosition, reported: int) -> None:
+        repeat_at, report_at = time.monotonic() + _REPEAT_SECONDS, 0.0
+        while not self._stopping.is_set() and await self._still_holds():
             first = position.tick - (position.seq is not None)
             for tick in await self._queue.take_ticks(first):
                 position = await self._send_tick(writer, tick, position)
-            if position.tick > first:
+            if position.seq is None and position.tick > reported and time.monotonic() >= report_at:
                 await self._queue.note_sent(position.tick)
+                reported, report_at = position.tick, time.monotonic() + _REPORT_SECONDS
+            if position.tick > first:
                 repeat_at = time.monotonic() + _REPEAT_SECONDS
             elif time.monotonic() > repeat_at and position.tick:
                 await asyncio.to_thread(writer.send, position.tick, (), position)
                 repeat_at = time.monotonic() + _REPEAT_SECONDS
             else:
                 await self._wait()
+        if position.seq is None and position.tick > reported:
+            await self._queue.note_sent(position.tick)
+
+    async def _hold(self) -> CourierTerm | None:
+        self._renew_at = time.monotonic() + self._lease.total_seconds() / _RENEWALS_PER_LEASE
+        return await self._queue.hold(self.name, self._lease)
+
+    async def _still_holds(self) -> bool:
+        """Return whether no other courier has taken over. The lease is renewed some times before it ends."""
+        return time.monotonic() < self._renew_at or await self._hold() is not None
 
     async def _send_tick(self, writer: TopicWriter, tick: Tick, position: SentPosition) -> SentPosition:
         after = position.seq or 0 if position.tick == tick.number else 0
@@ -104,7 +119,7 @@ class Courier:
                 await asyncio.to_thread(writer.send, tick.number, events, reached)
                 self.sent_events += len(events)
                 position = reached
-                if not await self._queue.hold(self.name, self._lease):
+                if not await self._still_holds():
                     raise CourierFenced("another courier has taken over")
         if position != (complete := SentPosition(tick.number)):
             # The last piece was full, so it was not known to be the last.
