@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from datetime import timedelta
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 
@@ -277,7 +277,8 @@ async def test_real_workers_keep_the_order_of_every_key_through_failures(scene: 
         scene.working(dispatcher, "line"),
         scene.working(dispatcher, "line", bus=second),
     ):
-        await eventually(lambda: not scene.picture.rows, "all are done")
+        all_ran = set(product(keys, range(20)))
+        await eventually(lambda: set(handled) == all_ran and not scene.picture.rows, "all are done")
     for key in keys:
         # A failed group runs again, so a number may come twice, but never after a higher one is settled.
         numbers = [number for name, number in handled if name == key]

@@ -25,7 +25,7 @@ from kingdom.bus import (
     close_effect,
     find_ledger,
 )
-from tests.contract.backends import CompleteLogOperations
+from tests.contract.complete_log import CompleteLogOperations
 from tests.integration.http_effect import HttpEffect, call, calls
 from tests.integration.http_target import HttpTarget, http_target
 from tests.integration.local_effect import LocalEffect
