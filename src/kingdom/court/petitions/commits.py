@@ -1,4 +1,4 @@
-"""Find the commit of a run for a pull request."""
+"""Find the commit of a run for a pull request or a push, and the pull requests that may be pushed to."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -6,6 +6,9 @@ from dataclasses import dataclass
 import msgspec
 
 from kingdom.bus.port import Transaction
+from kingdom.court.petitions.bodies import PULL_REQUEST, PUSH, GithubPullRequest, GithubPush, stored_body
+from kingdom.court.petitions.decision import Petition, PetitionState
+from kingdom.court.petitions.records import petitions_of
 from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.model.run.work_tree import WorkTree
 from kingdom.workflow.model.run.workflow import Workflow
@@ -22,9 +25,38 @@ class RunBranch:
     base: str
 
 
+@dataclass(frozen=True, slots=True)
+class OwnPullRequest:
+    """A pull request that we opened: its branch, and the head of the branch that we last saw."""
+
+    branch: str
+    head: str
+
+
 def is_own_branch(name: str, workflow_id: str) -> bool:
     """Return whether a branch was created for this run."""
     return name.startswith(f"kingdom/{workflow_id}/")
+
+
+async def find_own_pull_request(
+    transaction: Transaction, root_id: str, repo: str, number: int
+) -> OwnPullRequest | None:
+    """Return a pull request that an assignment opened, or None. Only such a pull request may be pushed to."""
+    found: OwnPullRequest | None = None
+    for petition in await petitions_of(transaction, root_id):
+        if petition.state is not PetitionState.PERFORMED:
+            continue
+        if petition.kind == PULL_REQUEST and petition.response.get("number") == number:
+            pull = stored_body(GithubPullRequest, petition.body)
+            if pull.repo == repo and is_own_branch(pull.head, petition.workflow_id):
+                found = OwnPullRequest(pull.head, pull.head_sha)
+        elif found and _is_push_to(petition, repo, number):
+            found = OwnPullRequest(found.branch, stored_body(GithubPush, petition.body).head_sha)
+    return found
+
+
+def _is_push_to(petition: Petition, repo: str, number: int) -> bool:
+    return petition.kind == PUSH and (petition.body["repo"], petition.body["number"]) == (repo, number)
 
 
 async def find_run_branch(

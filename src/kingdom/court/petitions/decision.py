@@ -12,7 +12,7 @@ import msgspec
 
 from kingdom.bus.record import RecordKind
 from kingdom.court.package import REVIEW, GeneralPolicy, PetitionRule
-from kingdom.court.petitions.bodies import KINDS
+from kingdom.court.petitions.bodies import KINDS, PUSH
 from kingdom.workflow.verdicts import PetitionVerdict
 
 # A petition is kept as long as the run that requested it.
@@ -80,8 +80,8 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """Return the idempotency key."""
-        return f"petition:{self.id}"
+        """Return the idempotency key. A push of another commit is another call."""
+        return f"petition:{self.id}:{self.body.get('head_sha', '')}" if self.kind == PUSH else f"petition:{self.id}"
 
     @property
     def system(self) -> str:
@@ -145,9 +145,10 @@ class RefusalDecision:
     reason: str
 
 
-def petition_id_of(root: str, kind: str, body: Mapping[str, Any]) -> str:
-    """Return the id of a petition. The same request in the same assignment has the same id."""
-    digest = sha256(msgspec.json.encode([kind, body], order="deterministic")).hexdigest()
+def petition_id_of(root: str, kind: str, body: Mapping[str, Any], work_id: str = "") -> str:
+    """Return the id of a petition. The same request in the same assignment, or in the same Work, has the same id."""
+    content = [kind, body, work_id] if work_id else [kind, body]
+    digest = sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
     return f"{root}-{digest[:_ID_DIGITS]}"
 
 

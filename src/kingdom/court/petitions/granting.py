@@ -9,8 +9,15 @@ from kingdom.bus.record import Record
 from kingdom.clock import utc_now
 from kingdom.court.documents import MessageType
 from kingdom.court.petitions.approval import apply_answer
-from kingdom.court.petitions.bodies import GithubPullRequest, SlackMessage, stored_body
-from kingdom.court.petitions.commits import RunBranch, find_run_branch, is_own_branch
+from kingdom.court.petitions.bodies import (
+    PULL_REQUEST,
+    PUSH,
+    GithubPullRequest,
+    GithubPush,
+    SlackMessage,
+    stored_body,
+)
+from kingdom.court.petitions.commits import RunBranch, find_own_pull_request, find_run_branch, is_own_branch
 from kingdom.court.petitions.decision import TOO_LATE, Petition, PetitionState
 from kingdom.court.petitions.records import petitions_with_records, refuse_petition, save_petition
 from kingdom.court.questions import close_question
@@ -19,7 +26,8 @@ from kingdom.court.streams import PetitionGranted, petition_granted
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WORKFLOW
 
-_PULL_REQUEST = "github.pull_request"
+# The petitions that publish a commit of the run.
+_WITH_COMMIT = (PULL_REQUEST, PUSH)
 _SLACK_MESSAGE = "slack.message"
 
 
@@ -58,32 +66,28 @@ async def grant_petition(
             if waits
             else _queue_slack_message(transaction, petition, record, today)
         )
-    if petition.kind == _PULL_REQUEST:
-        return await _grant_pull_request(transaction, petition, record, workflow)
+    if petition.kind in _WITH_COMMIT:
+        return await _grant_commit(transaction, petition, record, workflow)
     return await _publish_granted(transaction, petition, record)
 
 
 async def with_branches(transaction: Transaction, petition: Petition, workflow: Workflow) -> Petition:
-    """Add the branches to a petition for a pull request, or the reason why the run can never create it."""
-    if petition.kind != _PULL_REQUEST:
+    """Add the branches to a petition that publishes a commit, or the reason why the run can never do that."""
+    if petition.kind not in _WITH_COMMIT:
         return petition
-    branch = await _find_branch(transaction, petition, workflow)
-    reason = _why_impossible(petition, branch, workflow)
-    if branch is None or reason:
-        return msgspec.structs.replace(petition, reason=reason)
-    return msgspec.structs.replace(petition, body={**petition.body, **_branch_fields(petition, branch)})
+    fields, reason = await _court_fields(transaction, petition, workflow)
+    fields.pop("head_sha", None)
+    return msgspec.structs.replace(petition, body={**petition.body, **fields}, reason=reason)
 
 
-async def _grant_pull_request(
+async def _grant_commit(
     transaction: Transaction, petition: Petition, record: Record | None, workflow: Workflow
 ) -> Petition:
-    """Grant a pull request if its changes are committed. Until then, it waits."""
-    branch = await _find_branch(transaction, petition, workflow)
-    reason = _why_impossible(petition, branch, workflow)
-    if branch is None or reason:
+    """Grant a petition that publishes a commit of the run. Until there is one, it waits."""
+    fields, reason = await _court_fields(transaction, petition, workflow)
+    if reason:
         return await refuse_petition(transaction, petition, record, reason)
-    if branch.commit:
-        fields = {**_branch_fields(petition, branch), "head_sha": branch.commit}
+    if fields["head_sha"]:
         return await _publish_granted(
             transaction, msgspec.structs.replace(petition, body={**petition.body, **fields}), record
         )
@@ -92,21 +96,28 @@ async def _grant_pull_request(
     return await save_petition(transaction, petition, record)
 
 
-async def _find_branch(transaction: Transaction, petition: Petition, workflow: Workflow) -> RunBranch | None:
-    repo = stored_body(GithubPullRequest, petition.body).repo
-    return await find_run_branch(transaction, workflow, repo, petition.asked_as)
+async def _court_fields(transaction: Transaction, petition: Petition, workflow: Workflow) -> tuple[dict[str, str], str]:
+    """Return the branches and the commit, which the court sets, or the reason why the run can never publish them.
 
-
-def _branch_fields(petition: Petition, branch: RunBranch) -> dict[str, str]:
-    return {"head": branch.name, "base": stored_body(GithubPullRequest, petition.body).base or branch.base}
-
-
-def _why_impossible(petition: Petition, branch: RunBranch | None, workflow: Workflow) -> str:
+    `head_sha` is empty until the commit is known.
+    """
+    repo = str(petition.body["repo"])
+    branch = await find_run_branch(transaction, workflow, repo, petition.asked_as)
     if branch is None:
-        return f"the run has no checkout of {petition.target}"
+        return {}, f"the run has no checkout of {repo}"
+    if petition.kind == PULL_REQUEST:
+        return _pull_request_fields(stored_body(GithubPullRequest, petition.body), branch, workflow)
+    push = stored_body(GithubPush, petition.body)
+    own = await find_own_pull_request(transaction, petition.root, push.repo, push.number)
+    if own is None:
+        return {}, f"{push.target} is not a pull request that this assignment opened, and only these are pushed to"
+    return {"branch": own.branch, "before": own.head, "head_sha": branch.commit}, ""
+
+
+def _pull_request_fields(pull: GithubPullRequest, branch: RunBranch, workflow: Workflow) -> tuple[dict[str, str], str]:
     if not is_own_branch(branch.name, workflow.id):
-        return f"{branch.name} is not a branch of this run, and only branches of the run are pushed"
-    return ""
+        return {}, f"{branch.name} is not a branch of this run, and only branches of the run are pushed"
+    return {"head": branch.name, "base": pull.base or branch.base, "head_sha": branch.commit}, ""
 
 
 async def _publish_granted(transaction: Transaction, petition: Petition, record: Record | None) -> Petition:

@@ -1,8 +1,7 @@
 """Receive petitions of agents and decide about them. Equal requests in one assignment are one petition."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import date, datetime
-from typing import Any
 
 import msgspec
 
@@ -45,7 +44,7 @@ async def handle_petition(
     A petition may wait for a person, for earlier petitions, or for the checkpoint of its Work. See
     `grant_waiting_petitions`. A petition to one of the `unused_systems` is refused.
     """
-    petition = _parse_petition(root, workflow.id, request.kind, request.body, at, channel)
+    petition = _parse_petition(root, workflow.id, request, at, channel)
     record = await transaction.get(PETITIONS.name, petition.id)
     before = read_petition(record) if record else None
     request_ids = (
@@ -78,18 +77,20 @@ async def handle_petition(
 
 
 def _parse_petition(
-    root: Assignment, workflow_id: str, kind: str, raw: Mapping[str, Any], at: datetime, channel: str
+    root: Assignment, workflow_id: str, request: AgentPetitioned, at: datetime, channel: str
 ) -> Petition:
     """Parse a petition of an agent. If the petition is invalid, its `reason` says why."""
-    subject, body, target, foreign, reason = _subject(root, channel), dict(raw), "", False, ""
+    kind, subject, body = request.kind, _subject(root, channel), dict(request.body)
+    target, foreign, reason, work_id = "", False, "", ""
     if kind in KINDS:
         try:
-            read = read_body(kind, raw, subject)
+            read = read_body(kind, request.body, subject)
+            work_id = request.work_id if read.is_per_work else ""
             body, target, foreign = msgspec.to_builtins(read), read.target, not read.is_about(subject)
         except MalformedEvent as error:
             reason = str(error)
     return Petition(
-        id=petition_id_of(root.root_id, kind, body),
+        id=petition_id_of(root.root_id, kind, body, work_id),
         root=root.root_id,
         general=root.target_general,
         workflow_id=workflow_id,
