@@ -50,6 +50,7 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `root` is the id of the assignment, and `number` the position of the petition within it. `asked_as` are the ids of
     the agents' requests. `foreign` means that the target is not what the assignment is about. `unclear` means that the
     petition failed at its deadline, but may have been performed. A person can approve the petition until `approve_by`.
+    With `approval`, the policy wants that before a commit is published, and `approval_reason` says why else.
     `decided_by` is the person who approved it, or who rejected it if `rejected` is set. `commands` are globs of allowed
     commands to bots.
     """
@@ -64,6 +65,8 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_at: datetime
     number: int = 0
     expires_at: datetime | None = None
+    approval: bool = False
+    approval_reason: str = ""
     approve_by: datetime | None = None
     decided_by: str = ""
     decided_at: datetime | None = None

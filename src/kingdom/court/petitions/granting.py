@@ -1,5 +1,6 @@
 """Grant the allowed petitions of an assignment in order, as soon as they can be performed."""
 
+from dataclasses import dataclass, field
 from datetime import date
 
 import msgspec
@@ -8,7 +9,8 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record
 from kingdom.clock import utc_now
 from kingdom.court.documents import MessageType
-from kingdom.court.petitions.approval import apply_answer
+from kingdom.court.package import GeneralPolicy
+from kingdom.court.petitions.approval import apply_answer, request_approval
 from kingdom.court.petitions.bodies import (
     PULL_REQUEST,
     PUSH,
@@ -17,7 +19,13 @@ from kingdom.court.petitions.bodies import (
     SlackMessage,
     stored_body,
 )
-from kingdom.court.petitions.commits import RunBranch, find_own_pull_request, find_run_branch, is_own_branch
+from kingdom.court.petitions.commits import (
+    RunBranch,
+    find_own_pull_request,
+    find_run_branch,
+    is_own_branch,
+    protected_paths,
+)
 from kingdom.court.petitions.decision import TOO_LATE, Petition, PetitionState
 from kingdom.court.petitions.records import petitions_with_records, refuse_petition, save_petition
 from kingdom.court.questions import close_question
@@ -27,12 +35,26 @@ from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WORKFLOW
 
 # The petitions that publish a commit of the run.
-_WITH_COMMIT = (PULL_REQUEST, PUSH)
+WITH_COMMIT = (PULL_REQUEST, PUSH)
+# How many protected paths a question shows.
+_SHOWN_PATHS_MAX = 20
 _SLACK_MESSAGE = "slack.message"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalTerms:
+    """What a question about a petition needs: the current policy, the channel, and the date of the court."""
+
+    policy: GeneralPolicy = field(default_factory=GeneralPolicy)
+    channel: str = ""
+    today: date | None = None
+
+
+_DEFAULT_TERMS = ApprovalTerms()
+
+
 async def grant_waiting_petitions(
-    transaction: Transaction, root_id: str, workflow: Workflow, today: date | None = None
+    transaction: Transaction, root_id: str, workflow: Workflow, terms: ApprovalTerms = _DEFAULT_TERMS
 ) -> None:
     """Grant the waiting petitions of an assignment in order. A petition waits as long as an earlier one waits."""
     for record, petition in await petitions_with_records(transaction, root_id):
@@ -41,7 +63,7 @@ async def grant_waiting_petitions(
     ahead: list[Petition] = []
     for record, petition in await petitions_with_records(transaction, root_id):
         waits = petition.state is PetitionState.REQUESTED
-        ahead.append(await grant_petition(transaction, petition, record, workflow, ahead, today) if waits else petition)
+        ahead.append(await grant_petition(transaction, petition, record, workflow, ahead, terms) if waits else petition)
 
 
 async def grant_petition(
@@ -50,7 +72,7 @@ async def grant_petition(
     record: Record | None,
     workflow: Workflow,
     ahead: list[Petition],
-    today: date | None = None,
+    terms: ApprovalTerms = _DEFAULT_TERMS,
 ) -> Petition:
     """Grant a petition if its turn has come, and store its state."""
     if petition.expires_at and petition.expires_at <= utc_now():
@@ -64,60 +86,83 @@ async def grant_petition(
         return await (
             save_petition(transaction, petition, record)
             if waits
-            else _queue_slack_message(transaction, petition, record, today)
+            else _queue_slack_message(transaction, petition, record, terms.today)
         )
-    if petition.kind in _WITH_COMMIT:
-        return await _grant_commit(transaction, petition, record, workflow)
+    if petition.kind in WITH_COMMIT:
+        return await _grant_commit(transaction, petition, record, workflow, terms)
     return await _publish_granted(transaction, petition, record)
 
 
 async def with_branches(transaction: Transaction, petition: Petition, workflow: Workflow) -> Petition:
     """Add the branches to a petition that publishes a commit, or the reason why the run can never do that."""
-    if petition.kind not in _WITH_COMMIT:
+    if petition.kind not in WITH_COMMIT:
         return petition
-    fields, reason = await _court_fields(transaction, petition, workflow)
+    _, fields, reason = await _court_fields(transaction, petition, workflow)
     fields.pop("head_sha", None)
     return msgspec.structs.replace(petition, body={**petition.body, **fields}, reason=reason)
 
 
 async def _grant_commit(
-    transaction: Transaction, petition: Petition, record: Record | None, workflow: Workflow
+    transaction: Transaction, petition: Petition, record: Record | None, workflow: Workflow, terms: ApprovalTerms
 ) -> Petition:
-    """Grant a petition that publishes a commit of the run. Until there is one, it waits."""
-    fields, reason = await _court_fields(transaction, petition, workflow)
-    if reason:
+    """Grant a petition that publishes a commit of the run. Until there is one, and it may be published, it waits."""
+    branch, fields, reason = await _court_fields(transaction, petition, workflow)
+    if branch is None or reason:
         return await refuse_petition(transaction, petition, record, reason)
-    if fields["head_sha"]:
-        return await _publish_granted(
-            transaction, msgspec.structs.replace(petition, body={**petition.body, **fields}), record
-        )
+    if branch.commit:
+        is_approved = petition.decided_by and petition.body["head_sha"] == branch.commit
+        petition = msgspec.structs.replace(petition, body={**petition.body, **fields})
+        why_asked = _approval_reason(branch, terms.policy)
+        if (petition.approval or why_asked) and not is_approved:
+            return await _ask(transaction, msgspec.structs.replace(petition, approval_reason=why_asked), record, terms)
+        return await _publish_granted(transaction, petition, record)
     if workflow.status in WORKFLOW.final:
         return await refuse_petition(transaction, petition, record, "the run ended without a checkpoint for it")
     return await save_petition(transaction, petition, record)
 
 
-async def _court_fields(transaction: Transaction, petition: Petition, workflow: Workflow) -> tuple[dict[str, str], str]:
-    """Return the branches and the commit, which the court sets, or the reason why the run can never publish them.
+async def _ask(transaction: Transaction, petition: Petition, record: Record | None, terms: ApprovalTerms) -> Petition:
+    """Ask people to approve a commit. Their answer holds for this commit only."""
+    now = utc_now()
+    asked = await request_approval(
+        transaction, petition, terms.policy, at=now, channel=terms.channel, today=terms.today or now.date()
+    )
+    return await save_petition(transaction, asked, record)
 
-    `head_sha` is empty until the commit is known.
+
+def _approval_reason(branch: RunBranch, policy: GeneralPolicy) -> str:
+    """Return why a person must approve the commit of a branch whatever its rule says, or ""."""
+    if not policy.protected_paths:
+        return ""
+    if branch.changed_paths is None:
+        return "its changed files are too many to check, or not known"
+    found = protected_paths(branch.changed_paths, policy.protected_paths)
+    more = f" and {len(found) - _SHOWN_PATHS_MAX} more" if len(found) > _SHOWN_PATHS_MAX else ""
+    return f"it changes {', '.join(found[:_SHOWN_PATHS_MAX])}{more}" if found else ""
+
+
+async def _court_fields(
+    transaction: Transaction, petition: Petition, workflow: Workflow
+) -> tuple[RunBranch | None, dict[str, str], str]:
+    """Return the branch of the run, and what the court sets: the branches and the commit.
+
+    If the run can never publish it, the last value is the reason. `head_sha` is empty until the commit is known.
     """
     repo = str(petition.body["repo"])
     branch = await find_run_branch(transaction, workflow, repo, petition.asked_as)
     if branch is None:
-        return {}, f"the run has no checkout of {repo}"
+        return None, {}, f"the run has no checkout of {repo}"
     if petition.kind == PULL_REQUEST:
-        return _pull_request_fields(stored_body(GithubPullRequest, petition.body), branch, workflow)
+        if not is_own_branch(branch.name, workflow.id):
+            return branch, {}, f"{branch.name} is not a branch of this run, and only branches of the run are pushed"
+        base = stored_body(GithubPullRequest, petition.body).base or branch.base
+        return branch, {"head": branch.name, "base": base, "head_sha": branch.commit}, ""
     push = stored_body(GithubPush, petition.body)
     own = await find_own_pull_request(transaction, petition.root, push.repo, push.number)
     if own is None:
-        return {}, f"{push.target} is not a pull request that this assignment opened, and only these are pushed to"
-    return {"branch": own.branch, "before": own.head, "head_sha": branch.commit}, ""
-
-
-def _pull_request_fields(pull: GithubPullRequest, branch: RunBranch, workflow: Workflow) -> tuple[dict[str, str], str]:
-    if not is_own_branch(branch.name, workflow.id):
-        return {}, f"{branch.name} is not a branch of this run, and only branches of the run are pushed"
-    return {"head": branch.name, "base": pull.base or branch.base, "head_sha": branch.commit}, ""
+        reason = f"{push.target} is not a pull request that this assignment opened, and only these are pushed to"
+        return branch, {}, reason
+    return branch, {"branch": own.branch, "before": own.head, "head_sha": branch.commit}, ""
 
 
 async def _publish_granted(transaction: Transaction, petition: Petition, record: Record | None) -> Petition:

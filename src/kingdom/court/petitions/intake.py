@@ -19,7 +19,7 @@ from kingdom.court.petitions.decision import (
     decide_petition,
     petition_id_of,
 )
-from kingdom.court.petitions.granting import grant_petition, with_branches
+from kingdom.court.petitions.granting import WITH_COMMIT, ApprovalTerms, grant_petition, with_branches
 from kingdom.court.petitions.records import petitions_of, read_petition, refuse_petition, save_petition
 from kingdom.court.streams import petitions_due
 from kingdom.errors import MalformedEvent
@@ -67,9 +67,13 @@ async def handle_petition(
         return await refuse_petition(transaction, petition, record, petition.reason)
     petition = msgspec.structs.replace(petition, expires_at=at + verdict.expires_after, commands=verdict.commands)
     day = today or at.date()
-    if verdict.approval:
-        petition = await request_approval(transaction, petition, policy, channel=channel, today=day)
-    granted = await grant_petition(transaction, petition, record, workflow, ahead, day)
+    if petition.kind in WITH_COMMIT:
+        # People are asked when the commit is known.
+        petition = msgspec.structs.replace(petition, approval=verdict.approval)
+    elif verdict.approval:
+        petition = await request_approval(transaction, petition, policy, at=at, channel=channel, today=day)
+    terms = ApprovalTerms(policy=policy, channel=channel, today=day)
+    granted = await grant_petition(transaction, petition, record, workflow, ahead, terms)
     if granted.state is PetitionState.REQUESTED:
         # What the petition waits for may happen during this transaction, and then no other notice would follow.
         await transaction.publish(petitions_due(petition.id, petition.root))
