@@ -184,6 +184,12 @@ class Repository:
         options = ("--no-color", "--no-ext-diff", "--no-textconv", "--end-of-options")
         return await self.git("diff", *options, since, until, "--", at_most=at_most)
 
+    async def changed_paths(self, since: str, until: str, at_most: int) -> list[str] | None:
+        """Return every path that differs between two commits, or None if their list has `at_most` bytes or more."""
+        options = ("--name-only", "--no-renames", "-z", "--end-of-options")
+        listed = await self.git("diff", *options, since, until, "--", at_most=at_most)
+        return listed.split("\0")[:-1] if len(listed.encode()) < at_most else None
+
     async def delete_merged_branch(self, branch: str, *, base: str, start: str) -> None:
         """Delete a branch and its start ref `start`, unless the branch has commits that its base lacks."""
         commit = await self.resolve_commit(f"refs/heads/{branch}")

@@ -14,6 +14,8 @@ from kingdom.soldiers.checkouts.checkout import Checkout, CheckoutState, GitPoli
 from kingdom.soldiers.checkouts.git import REMOTE_PAUSE, run_to_completion
 from kingdom.soldiers.checkouts.repository import Repository, clone_name, without_password
 
+# Every step of a run rewrites its record, which has these lists.
+CHANGED_PATHS_BYTES_MAX = 16_384
 _log = structlog.get_logger(__name__)
 
 
@@ -158,6 +160,19 @@ class RunCheckouts:
     async def diff_commits(self, tree: CheckoutSpec, since: str, until: str, at_most: int | None) -> str:
         """Return the first `at_most` bytes of a unified diff between two commits, from the clone of this host."""
         return await self._repository(tree).diff(since, until, at_most)
+
+    async def changed_paths(self, trees: Sequence[CheckoutSpec], commits: Mapping[str, str]) -> dict[str, list[str]]:
+        """Return the paths that differ between the start of each checkout and its commit, from the clones of this host.
+
+        A checkout with too many changes is left out.
+        """
+        found = {
+            tree.id: await self._repository(tree).changed_paths(
+                await self.base_commit(tree), commits[tree.id], CHANGED_PATHS_BYTES_MAX
+            )
+            for tree in trees
+        }
+        return {tree_id: paths for tree_id, paths in found.items() if paths is not None}
 
     async def base_commit(self, tree: CheckoutSpec) -> str:
         """Return the commit from which the checkout started, wherever its base branch is now."""

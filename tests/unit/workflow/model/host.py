@@ -97,7 +97,8 @@ def _reported(command: Any) -> list[answers.HostAnswer]:
 
 def _checkpointed(command: Any) -> list[answers.HostAnswer]:
     commits = dict.fromkeys(command.work_tree_ids, f"commit-{command.checkpoint_id}")
-    return [answer_to(command, answers.CheckpointCreated, commits=commits)]
+    changed: dict[str, list[str]] = {name: ["a.txt"] for name in command.work_tree_ids}
+    return [answer_to(command, answers.CheckpointCreated, commits=commits, changed_paths=changed)]
 
 
 _SUCCESS: Mapping[type[commands.HostCommand], Callable[[Any], list[answers.HostAnswer]]] = {

@@ -304,6 +304,7 @@ def on_checkpoint_created(step: Step, answer: answers.CheckpointCreated) -> None
             commits=answer.commits,
             definitions=digest(works),
             created_at=step.at,
+            changed_paths=answer.changed_paths,
         )
     )
     proceed(step)
