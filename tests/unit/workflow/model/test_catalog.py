@@ -56,10 +56,10 @@ WorkSpaceCreated workSpaceId workId
 """
 ROWS = [tuple(line.split()) for line in SOURCE.split("\n") if line]
 # Fields that we add to payloads of the source: they continue a session and find its process, return to a
-# commit, tell whether time or money ran out or the agent can continue later, and record the cost.
+# commit and check its paths, tell whether time or money ran out or the agent can continue later, and record the cost.
 EXTRA = {
     "AgentStarted": {"session", "pid"},
-    "CheckpointCreated": {"commits"},
+    "CheckpointCreated": {"commits", "changedPaths"},
     "QueryFailed": {"timedOut", "overBudget", "throttledUntil", "looping"},
     "QuerySent": {"attempt"},
     "ReportFailed": {"overBudget", "throttledUntil"},
