@@ -149,6 +149,14 @@ class GithubPullRequest(_GithubBody, frozen=True, kw_only=True):
         return msgspec.structs.replace(super().with_defaults(subject), head="", head_sha="")
 
 
+class GithubReply(_GithubThread, frozen=True, kw_only=True):
+    """A reply to a review thread. Only a thread that we opened can be resolved with it."""
+
+    needs: ClassVar[tuple[str, ...]] = ("repo", "number", "thread", "body")
+    thread: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_=-]+\Z", max_length=200)]
+    resolve: bool = False
+
+
 class GithubPush(_GithubNumbered, frozen=True, kw_only=True):
     """New commits of a run for a pull request that we opened.
 
@@ -222,6 +230,7 @@ KINDS: Mapping[str, type[PetitionBody]] = {
     "github.comment": GithubComment,
     "github.summary": GithubSummary,
     REVIEW: GithubReview,
+    "github.reply": GithubReply,
     PULL_REQUEST: GithubPullRequest,
     PUSH: GithubPush,
     "jira.comment": JiraComment,

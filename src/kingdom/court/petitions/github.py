@@ -1,4 +1,4 @@
-"""Perform petitions on GitHub: comments, summaries, reviews, pull requests and pushes."""
+"""Perform petitions on GitHub: comments, summaries, reviews, replies, pull requests and pushes."""
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, timedelta
@@ -20,6 +20,7 @@ from kingdom.court.petitions.bodies import (
     GithubComment,
     GithubPullRequest,
     GithubPush,
+    GithubReply,
     GithubReview,
     GithubSummary,
     LineComment,
@@ -36,6 +37,7 @@ from kingdom.court.petitions.github_api import (
 )
 from kingdom.court.petitions.github_branches import find_push, push_commits
 from kingdom.court.petitions.github_marks import SUMMARY_MARK, is_by, is_marked, is_summary, marked
+from kingdom.court.petitions.github_threads import find_reply, send_reply
 from kingdom.court.petitions.http_api import require_body
 from kingdom.court.petitions.review_lines import diff_lines, split_comments, text_with_comments
 from kingdom.court.remote_http import HttpReply
@@ -71,6 +73,8 @@ class GithubPetitions(PetitionEffect):
                 return await self._submit_review(stored_body(GithubReview, document), attempt)
             case "github.pull_request":
                 return await self._open_pull_request(stored_body(GithubPullRequest, document), attempt)
+            case "github.reply":
+                return await send_reply(self._github, self._our_logins, stored_body(GithubReply, document), attempt)
             case "github.push":
                 return await push_commits(self._github, stored_body(GithubPush, document))
             case kind:
@@ -90,6 +94,8 @@ class GithubPetitions(PetitionEffect):
             case "github.pull_request":
                 pull = await self._find_pull_request(stored_body(GithubPullRequest, document), attempt)
                 return Present(response_of(pull)) if pull else Absent()
+            case "github.reply":
+                return await find_reply(self._github, self._our_logins, stored_body(GithubReply, document), attempt)
             case "github.push":
                 return await find_push(self._github, stored_body(GithubPush, document))
             case kind:

@@ -138,6 +138,7 @@ _DESCRIPTIONS = {
         " github.review {event: COMMENT | REQUEST_CHANGES, seldom APPROVE, body,"
         " comments: [{path, line, side: RIGHT | LEFT, body}] on lines of the diff},"
         " github.pull_request {title, body, base} for your changes, github.push {message} for further commits to it,"
+        " github.reply {thread, body, resolve: true only for a thread that you opened},"
         " jira.comment {body}, jira.transition {to},"
         " slack.message {text, channel}. repo, number, key and channel follow from your task unless you name others."
     ),

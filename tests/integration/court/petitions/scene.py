@@ -79,6 +79,7 @@ ALLOWED = GeneralPolicy(
             "github.review",
             "github.pull_request",
             "github.push",
+            "github.reply",
             "jira.comment",
             "jira.transition",
             "slack.message",

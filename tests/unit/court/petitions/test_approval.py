@@ -21,6 +21,8 @@ VALUES: dict[str, Any] = {
     "head_sha": "0123abcd",
     "branch": "kingdom/wf-1/rocket",
     "before": "4567cdef",
+    "thread": "PRRT_7",
+    "resolve": True,
     "message": "The door shuts again.",
     "key": "QP-815",
     "to": "Shipped",

@@ -55,11 +55,11 @@ WorkTreeReleased workTreeId workflowId
 WorkSpaceCreated workSpaceId workId
 """
 ROWS = [tuple(line.split()) for line in DOCUMENTED.split("\n") if line]
-# Fields in addition to the documented ones: they continue a session and find its process, return to a commit, tell
-# whether time or budget ran out or the agent can continue later, and record the cost.
+# Fields in addition to the documented ones: they continue a session and find its process, return to a commit and
+# check its paths, tell whether time or budget ran out or the agent can continue later, and record the cost.
 EXTRA = {
     "AgentStarted": {"session", "pid"},
-    "CheckpointCreated": {"commits"},
+    "CheckpointCreated": {"commits", "changedPaths"},
     "QueryFailed": {"timedOut", "overBudget", "throttledUntil", "looping"},
     "QuerySent": {"attempt"},
     "ReportFailed": {"overBudget", "throttledUntil"},
