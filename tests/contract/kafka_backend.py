@@ -31,12 +31,12 @@ DIFFERENCES = {
     },
     "the position of an event": {
         "test_settling_a_head_makes_the_next_one_the_head",
-        "test_an_outcome_other_than_done_gives_back_the_rest_of_the_run",
+        "test_an_outcome_other_than_done_releases_the_rest_of_the_run",
         "test_a_dead_head_blocks_its_key_if_the_stream_blocks",
     },
     "`kingdom bus stats`": {
         "test_a_second_pause_gives_the_newer_reason_and_one_resume_ends_both",
-        "test_an_event_that_waits_for_its_retry_is_not_in_flight_although_its_lease_holds_others",
+        "test_an_event_that_waits_for_its_retry_is_not_counted_as_in_flight",
         "test_the_state_of_every_stream_is_counted",
     },
     "an event that is published again": {
@@ -45,25 +45,25 @@ DIFFERENCES = {
     "a handler that takes long": {
         "test_events_come_in_the_order_of_their_publishing",
         "test_a_claim_takes_no_more_than_its_limit",
-        "test_a_claim_takes_as_many_events_of_each_key",
-        "test_events_of_other_keys_are_not_held_up_by_a_stuck_one",
+        "test_a_claim_takes_the_same_number_of_events_of_each_key",
+        "test_a_key_in_flight_does_not_delay_the_events_of_other_keys",
         "test_events_without_a_key_wait_for_no_other",
     },
     "a claim of another process": {
-        "test_the_rest_of_a_run_that_is_released_with_its_head_can_be_claimed_by_another_process",
+        "test_a_follower_that_is_released_when_its_head_is_done_can_be_claimed_by_another_process",
         "test_an_event_of_a_key_in_flight_is_not_claimed",
         "test_a_paused_stream_gives_no_events",
     },
     "the events of a worker that died": {
-        "test_a_half_settled_run_that_is_lost_returns_in_order",
+        "test_the_unsettled_events_of_a_lost_run_are_delivered_again_in_order",
         "test_a_run_stops_before_a_suspect",
         "test_an_event_lost_with_others_is_claimed_alone_afterwards",
         "test_a_suspect_does_not_wait_for_healthy_events_and_runs_alone",
-        "test_a_suspect_that_its_handler_survives_is_none_any_more",
+        "test_an_event_is_no_longer_suspect_after_its_handler_has_ended",
         "test_an_event_that_kills_its_worker_ends_dead_and_its_neighbors_do_not",
-        "test_leases_lost_in_company_do_not_add_up_to_a_quarantine",
-        "test_an_event_claimed_too_often_without_an_answer_ends_dead",
-        "test_a_lease_lost_during_a_pause_returns_after_it",
+        "test_events_that_lose_leases_only_together_are_not_quarantined",
+        "test_an_event_claimed_too_often_without_an_outcome_ends_dead",
+        "test_an_event_whose_lease_was_lost_during_a_pause_is_delivered_after_it",
     },
 }
 
