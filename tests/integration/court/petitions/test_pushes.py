@@ -38,7 +38,8 @@ async def run(scene: Scene, git: BareGit) -> Run:
     run = started(template(work("build"), work("check"), git_refs=(APP,)))
     run.receive(spoken(run.until(commands.SendQuery), "p1"))
     run.receive(spoken(run.until(commands.SendQuery, work_index=1), "p2"))
-    first = git.commit("", "one\nzwei\n", git.base)
+    # Without its own message, it would be the commit of the branch feature if both are created in the same second.
+    first = git.commit("", "one\nzwei\n", git.base, message="Repair the fin")
     commits_become(run, 0, first)
     asked = await scene.make_petition("github.pull_request", {"title": "Repair the fin"}, run=run.workflow, name="p1")
     async with scene.performing():
