@@ -18,6 +18,7 @@ from kingdom.bus.port import Bus
 from kingdom.bus.record import RecordKind
 from kingdom.bus.sequence import SEQUENCES
 from kingdom.bus.stream import Topology
+from kingdom.bus.throughput import THROUGHPUT
 from kingdom.errors import Misconfigured
 from kingdom.settings import DEFAULT_SCHEMA, Settings
 from kingdom.storage.run_texts import RunTexts
@@ -57,7 +58,7 @@ async def open_bus(
     create: bool = True,
     kafka: Settings | None = None,
 ) -> AsyncIterator[Bus]:
-    """Open the bus of a URL. The record kinds of effects and daily sequences are always included.
+    """Open the bus of a URL. The record kinds of effects, daily sequences and throughput are always included.
 
     A process that handles streams with the transport kafka needs the addresses of the brokers (`kafka`). A process that
     only publishes to them does not.
@@ -65,7 +66,7 @@ async def open_bus(
     With `create`, a store of files or an embedded server is created if it does not exist, and an embedded server is
     migrated to this version. A database needs `migrate` first.
     """
-    every = [EFFECTS, SEQUENCES, *kinds]
+    every = [EFFECTS, SEQUENCES, THROUGHPUT, *kinds]
     bus: FilesBus | PostgresBus
     async with AsyncExitStack() as stack:
         if directory := directory_of(url):

@@ -191,7 +191,7 @@ def test_commands_about_the_bus(
     shop = (*there, "--app", SHOP)
     migrated = commands.run_json("bus migrate", *there, "--schema", "elsewhere")
     assert migrated["migrations"]
-    for name in ("bus stats", "bus pins", "bus dead list"):
+    for name in ("bus stats", "bus throughput", "bus pins", "bus dead list"):
         assert commands.run_json(name, *there) == []
     assert commands.run_json_lines("bus tail", *there) == []
 

@@ -32,6 +32,7 @@ from kingdom.bus import (
 from kingdom.bus.operations import DeadFilter, DeadLetter, Situation
 from kingdom.bus.outcome import AnyOutcome
 from kingdom.bus.sequence import SEQUENCES
+from kingdom.bus.throughput import THROUGHPUT
 from kingdom.bus.why import why
 from tests.contract import bystanders
 from tests.contract.backends import LONG, BackendUnderTest
@@ -75,6 +76,7 @@ KINDS = (
     RecordKind(name="tally", directories={"counting": "counting"}, indexes=("owner",)),
     EFFECTS,
     SEQUENCES,
+    THROUGHPUT,
 )
 T = TypeVar("T")
 Make = Callable[..., Envelope]

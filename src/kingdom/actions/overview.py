@@ -10,6 +10,7 @@ from kingdom.actions.status import status_sources_of
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import RecordQuery, read_documents
+from kingdom.bus.throughput import THROUGHPUT_QUERY, read_throughput, sum_throughput
 from kingdom.court.questions import HumanQuestion
 from kingdom.court.status import OPEN_QUESTIONS, CourtStatus, build_status, status_queries
 from kingdom.realm import Realm
@@ -31,12 +32,16 @@ ENDED = (WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """The status, the oldest open questions, the newest runs at work, and the newest that have ended."""
+    """The status, the oldest open questions, the newest runs at work, and the newest that have ended.
+
+    `minutes` is how many events all streams have handled in each minute of the last hour.
+    """
 
     status: CourtStatus
     questions: list[HumanQuestion]
     active: list[Workflow]
     ended: list[Workflow]
+    minutes: list[int]
 
 
 async def read_overview(
@@ -52,10 +57,11 @@ async def read_overview(
         questions=list(islice(sorted(questions, key=lambda ask: ask.asked_at), _LISTED)),
         active=active.read(Workflow),
         ended=ended.read(Workflow),
+        minutes=sum_throughput(await read_throughput(transaction, now)),
     )
 
 
 def overview_queries(now: datetime) -> list[RecordQuery]:
     """Return the queries whose results an overview needs."""
     runs = [newest_runs_queries(states, after=None, limit=_LISTED).values() for states in (ACTIVE, ENDED)]
-    return [*status_queries(now), *(query for queries in runs for query in queries)]
+    return [THROUGHPUT_QUERY, *status_queries(now), *(query for queries in runs for query in queries)]

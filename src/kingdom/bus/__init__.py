@@ -29,8 +29,7 @@ from kingdom.bus.outcome import Dead, Defer, Done, Outcome, Retry
 from kingdom.bus.payload import EventType
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Adoption, Record, RecordKind, RecordQuery
-from kingdom.bus.retry import RetryPolicy
-from kingdom.bus.stream import Stream, Topology
+from kingdom.bus.stream import RetryPolicy, Stream, Topology
 from kingdom.bus.transport import ForeignMessage, ForeignTopic
 from kingdom.bus.worker import Worker
 from kingdom.bus.worker.dispatcher import Dispatcher

@@ -1,19 +1,22 @@
-"""Background jobs of a worker process: serve metrics, and apply the retention."""
+"""Background jobs of a worker process: serve metrics, report the throughput, and apply the retention."""
 
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 import structlog
 from prometheus_client import CollectorRegistry, start_http_server
 
 from kingdom.bus.operations import Operations, Retention
-from kingdom.errors import KingdomError, Misconfigured
+from kingdom.bus.port import Bus
+from kingdom.bus.throughput import HandledCounts
+from kingdom.errors import Conflict, KingdomError, Misconfigured
 
 REFRESH_EVERY = timedelta(seconds=15)
 RETAIN_EVERY = timedelta(minutes=10)
+REPORT_EVERY = timedelta(seconds=15)
 _log = structlog.get_logger("kingdom.bus")
 
 
@@ -33,6 +36,17 @@ async def run_retention(
             await on_removed(report.removed)
 
     await _repeat("retention", retain, every)
+
+
+async def report_throughput(bus: Bus, handled: HandledCounts, *, every: timedelta = REPORT_EVERY) -> None:
+    """Report periodically how many events the workers of this process have handled, until cancelled."""
+
+    async def report() -> None:
+        # If another process has reported at the same moment, the counts are in the next report.
+        with suppress(Conflict):
+            await handled.report(bus)
+
+    await _repeat("throughput", report, every)
 
 
 @asynccontextmanager

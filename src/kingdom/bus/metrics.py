@@ -7,7 +7,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.operations import Operations, StreamStats
-from kingdom.bus.outcome import AnyOutcome
+from kingdom.bus.outcome import AnyOutcome, Done
+from kingdom.bus.throughput import HandledCounts
 
 PREFIX = "kingdom"
 
@@ -41,6 +42,7 @@ class WorkerMetrics:
         self._durations: dict[tuple[str, str], Histogram] = {}
         # The moving average of handler durations per stream.
         self.seconds_per_event: dict[str, float] = {}
+        self.handled = HandledCounts()
 
     def record_handled(self, stream: str, event_type: str, seconds: Sequence[float]) -> None:
         """Record how long each handler of some events of one type took."""
@@ -60,6 +62,8 @@ class WorkerMetrics:
         if counter is None:
             counter = self._results[stream, outcome] = self._processed.labels(stream, outcome.__name__.lower())
         counter.inc(count)
+        if outcome is Done:
+            self.handled.add(stream, count)
 
     def count_lost(self, delivery: Delivery) -> None:
         """Count a delivery whose lease was lost."""

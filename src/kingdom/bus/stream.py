@@ -1,5 +1,6 @@
-"""Streams, and the event types that each of them subscribes to."""
+"""Streams, the event types that each of them subscribes to, and their retries."""
 
+import random
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -8,9 +9,27 @@ from functools import cache
 from typing import Literal
 
 from kingdom.bus.envelope import Envelope
-from kingdom.bus.retry import RetryPolicy
 from kingdom.bus.transport import ForeignTopic
 from kingdom.errors import Misconfigured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Exponential backoff with jitter, and the number of attempts before an event ends DEAD."""
+
+    base: timedelta = timedelta(seconds=1)
+    factor: float = 2.0
+    cap: timedelta = timedelta(seconds=300)
+    jitter: float = 0.2
+    max_attempts: int = 10
+
+    def delay(self, attempt: int, *, chance: float | None = None) -> timedelta:
+        """Return the wait after an attempt; the first attempt is 1. `chance` replaces the random number in [0, 1)."""
+        # The exponent has a limit, so that a large attempt number causes no overflow.
+        growth = self.factor ** min(max(attempt, 1) - 1, 64)
+        plain = min(self.base.total_seconds() * growth, self.cap.total_seconds())
+        spread = random.random() if chance is None else chance  # noqa: S311 - jitter is no secret
+        return timedelta(seconds=plain * (1 + self.jitter * (2 * spread - 1)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

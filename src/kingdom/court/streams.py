@@ -7,8 +7,7 @@ import msgspec
 
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.payload import EventType
-from kingdom.bus.retry import RetryPolicy
-from kingdom.bus.stream import Stream, Topology
+from kingdom.bus.stream import RetryPolicy, Stream, Topology
 from kingdom.workflow import streams as workflow_streams
 
 _RETRY = RetryPolicy(cap=timedelta(seconds=60))

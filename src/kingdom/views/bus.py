@@ -7,6 +7,7 @@ import msgspec
 
 from kingdom.bus.log import LogEntry
 from kingdom.bus.operations import Pin, RetentionReport, Situation, StreamStats
+from kingdom.bus.throughput import StreamThroughput
 from kingdom.views.camel import camel_case_struct
 
 
@@ -73,6 +74,7 @@ class VerifyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 StreamStatsView = camel_case_struct(StreamStats)
+StreamThroughputView = camel_case_struct(StreamThroughput)
 ExplainedSituation = camel_case_struct(Situation, "ExplainedSituation", why=str)
 RetentionResult = camel_case_struct(RetentionReport)
 PinView = camel_case_struct(Pin)

@@ -11,7 +11,15 @@ from kingdom.court.king.why import EventExplanation
 from kingdom.court.package import Package
 from kingdom.court.status import CourtStatus, HealthSummary
 from kingdom.soldiers.host.run_diffs import TreeDiff
-from kingdom.views.bus import ExplainedSituation, LoggedEntryView, PauseResult, PinView, ResumeResult, StreamStatsView
+from kingdom.views.bus import (
+    ExplainedSituation,
+    LoggedEntryView,
+    PauseResult,
+    PinView,
+    ResumeResult,
+    StreamStatsView,
+    StreamThroughputView,
+)
 from kingdom.views.costs import Costs
 from kingdom.views.dead_letters import DeadLetterDetails, DeadLetterKey, DiscardResult, ListedDeadLetter, RedriveResult
 from kingdom.views.generals import ListedGenerals
@@ -87,6 +95,7 @@ LOOKING: tuple[ApiRoute, ...] = (
     _get(f"{API}/petitions", _LOOK, people.list_petitions, Page[ListedPetition], people.PetitionsQuery),
     _get(f"{API}/petitions/{{id}}", _LOOK, people.show_petition, PetitionDetails),
     _get(f"{API}/bus/streams", _LOOK, bus.list_streams, page_of(StreamStatsView), PageQuery),
+    _get(f"{API}/bus/throughput", _LOOK, bus.list_throughput, page_of(StreamThroughputView), PageQuery),
     _get(f"{API}/bus/pins", _LOOK, bus.list_pins, page_of(PinView), PageQuery),
     _get(f"{API}/bus/events/{{id}}", _LOOK, bus.show_bus_event, page_of(ExplainedSituation)),
     _get(f"{API}/bus/dead-letters", _LOOK, bus.list_dead_letters, page_of(ListedDeadLetter), bus.LettersQuery),

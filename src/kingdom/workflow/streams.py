@@ -2,8 +2,7 @@
 
 from datetime import timedelta
 
-from kingdom.bus.retry import RetryPolicy
-from kingdom.bus.stream import Stream, Topology
+from kingdom.bus.stream import RetryPolicy, Stream, Topology
 from kingdom.workflow.model.messages import answers, events
 from kingdom.workflow.model.messages.catalog import EVENT_TYPES
 

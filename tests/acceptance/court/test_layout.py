@@ -71,6 +71,7 @@ OWN = (
     r"state/chamberlain/(budget|clean-ups|outages|reports)\.json",
     r"state/health/current\.json",
     r"state/court/processes\.json",
+    rf"state/throughput(/{_NAME}\.json)?",
     rf"state/king/(waiting|waited|newest|newest-ended|bills|bills-ended|costs|schedules|schedules-stopped)(/{_NAME}\.json)?",
     rf"state/sentinel/(cursors|places|tickets)(/ended)?(/{_NAME}\.json)?",
     r"host\.(lock|id)",

@@ -1,7 +1,7 @@
 """A court at work: events, assignments, dead letters, Generals, costs and hosts, as the pages show them."""
 
 import shutil
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import msgspec
 
 from kingdom.bootstrap import generals_directory_of
 from kingdom.bus import Bus, Operations, Record
+from kingdom.bus.throughput import HandledCounts
 from kingdom.clock import utc_now
 from kingdom.court.chamberlain.health import HealthLevel, HealthState, MachineReading
 from kingdom.court.chamberlain.records import HEALTH
@@ -124,13 +125,20 @@ async def fill_court(bus: Bus, operations: Operations, *, title: str = TITLE) ->
                 await transaction.put(_costs(day, number))
         for host in _hosts():
             await transaction.put(Record(kind=HOSTS.name, id=host.id, state=host.status, doc=msgspec.to_builtins(host)))
-        levels = {"cpu_percent": HealthLevel.YELLOW, "memory_percent": HealthLevel.GREEN}
-        reading = MachineReading(at=now, metrics={"cpu_percent": 71.0, "memory_percent": 38.0}, levels=levels)
-        health = HealthState(
-            level=HealthLevel.YELLOW, reason="cpu_percent: 71", at=now, machines={"anna-desk": reading}
-        )
-        await transaction.put(Record(kind=HEALTH.name, id=CURRENT, state=CURRENT, doc=msgspec.to_builtins(health)))
+        await transaction.put(_health(now))
+    await _fill_throughput(bus)
     return await add_dead_letter(bus, operations)
+
+
+async def _fill_throughput(bus: Bus) -> None:
+    """Store that a stream handles two events a minute, also in the next ten minutes, so that a test may be slow."""
+    now = utc_now()
+    moments = [now - timedelta(minutes=ago) for ago in range(-10, 61)]
+    clock = iter(moments)
+    handled = HandledCounts(clock=lambda: next(clock))
+    for _ in moments:
+        handled.add(EVENT_STREAM.name, 2)
+    await handled.report(bus)
 
 
 async def add_dead_letter(bus: Bus, operations: Operations, event: str = "evt-that-is-gone") -> UUID:
@@ -139,6 +147,13 @@ async def add_dead_letter(bus: Bus, operations: Operations, event: str = "evt-th
     await bus.publish(envelope)
     await operations.cancel(envelope.event_id, EVENT_STREAM.name, actor="tester")
     return envelope.event_id
+
+
+def _health(now: datetime) -> Record:
+    levels = {"cpu_percent": HealthLevel.YELLOW, "memory_percent": HealthLevel.GREEN}
+    reading = MachineReading(at=now, metrics={"cpu_percent": 71.0, "memory_percent": 38.0}, levels=levels)
+    health = HealthState(level=HealthLevel.YELLOW, reason="cpu_percent: 71", at=now, machines={"anna-desk": reading})
+    return Record(kind=HEALTH.name, id=CURRENT, state=CURRENT, doc=msgspec.to_builtins(health))
 
 
 def _costs(day: Any, number: int) -> Record:

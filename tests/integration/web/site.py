@@ -17,6 +17,7 @@ from kingdom.access.rights import Right
 from kingdom.access.settings import WebSettings
 from kingdom.bootstrap import run_texts_of
 from kingdom.bus import Bus, Operations
+from kingdom.bus.throughput import THROUGHPUT
 from kingdom.clock import utc_now
 from kingdom.realm import Realm
 from kingdom.roles import declare_application
@@ -112,7 +113,7 @@ async def serving(
     realm = Realm()
     app = declare_application(realm)
     url = f"file:{backend.place}" if backend.name == "files" else backend.place
-    async with backend.open(app.topology, app.kinds) as opened:
+    async with backend.open(app.topology, (THROUGHPUT, *app.kinds)) as opened:
         operations = backend.operations(opened)
         bus, wrapped_operations = wrap(opened, operations)
         context = WebContext(

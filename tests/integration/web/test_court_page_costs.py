@@ -4,6 +4,7 @@ from pathlib import Path
 
 import psycopg
 
+from kingdom.bus.throughput import THROUGHPUT
 from kingdom.realm import Realm
 from kingdom.roles import declare_application
 from tests.contract.backends import BACKENDS
@@ -30,7 +31,7 @@ async def test_a_page_executes_at_most_six_statements_at_ten_records_and_at_a_th
 ) -> None:
     app = declare_application(Realm())
     backend = BACKENDS["postgres"](dsn)
-    async with backend.open(app.topology, app.kinds) as bus:
+    async with backend.open(app.topology, (THROUGHPUT, *app.kinds)) as bus:
         dead = await fill_court(bus, backend.operations(bus))
     install_generals(tmp_path / "generals")
     paths = (

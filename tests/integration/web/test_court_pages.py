@@ -103,6 +103,19 @@ async def test_the_bus_shows_streams_and_dead_letters_with_their_history(site: S
     assert (await look(site, "/bus/pins")).status == 200
 
 
+async def test_the_bus_shows_the_rate_and_the_last_hour_of_each_stream(site: Site) -> None:
+    await fill_court(site.bus, site.operations)
+    page = (await look(site, "/bus")).text
+    assert page.count('class="hour"') == 1, "only a stream that has handled something has a chart"
+    assert "2.0<svg" in "".join(page.split())
+    assert 'aria-label="120 events in the last hour, at most 2 in a minute"' in page
+    overview = (await look(site, "/")).text
+    assert 'aria-label="Events handled in each minute of the last hour, at most 2 events"' in overview
+    assert "<title>60 min ago: 2 events</title>" in overview
+    (stream,) = (await site.bearing(await site.token("ci")).get("/api/v1/bus/throughput")).document["items"]
+    assert (stream["stream"], stream["minutes"]) == ("court.event", [2] * 60)
+
+
 async def test_a_letter_that_is_not_dead_is_not_found(site: Site) -> None:
     cookie = await site.signs_in("anna")
     unknown = await site.send("GET", f"/bus/dead-letters/{UUID(int=7)}", Cookie=cookie, Accept="text/html")

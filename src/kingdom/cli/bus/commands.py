@@ -11,6 +11,7 @@ from rich.text import Text
 
 from kingdom import bootstrap
 from kingdom.bus.operations import COUNT_LIMIT, Retention, StreamStats
+from kingdom.bus.throughput import StreamThroughput, read_throughput
 from kingdom.bus.why import why as explain
 from kingdom.chronicle.catalog import log_clean_up
 from kingdom.cli.bus import dead_letters, publish, tail, verify, work
@@ -20,6 +21,7 @@ from kingdom.cli.framework.inputs import DAYS_MAX, duration
 from kingdom.cli.framework.json_result import array, one
 from kingdom.cli.framework.output import table
 from kingdom.cli.framework.watching import Watch, print_state, watch
+from kingdom.clock import utc_now
 from kingdom.errors import NotFound
 from kingdom.text import format_duration
 from kingdom.views.bus import (
@@ -31,6 +33,7 @@ from kingdom.views.bus import (
     ResumeResult,
     RetentionResult,
     StreamStatsView,
+    StreamThroughputView,
 )
 from kingdom.views.camel import to_json_object
 
@@ -89,6 +92,22 @@ async def stats(
         if repeat:
             await watch(call.output, look, _stats_view, _documents, relevant=_without_age, every_seconds=pause)
         print_state(call.output, await look(), _stats_view, _documents)
+
+
+@command(app, "throughput", result=array(StreamThroughputView))
+async def throughput(call: CommandCall) -> None:
+    """Show how many events each stream has handled in the last hour, as its workers report every 15 seconds.
+
+    Example: kingdom bus throughput
+
+    JSON: an array of {stream, until, minutes: [number]}, where `minutes` are the 60 minutes before `until`.
+    """
+    async with (
+        call.bus(call.application() or application_for_any_stream(), create=False) as bus,
+        bus.transaction() as transaction,
+    ):
+        found = await read_throughput(transaction, utc_now())
+    print_state(call.output, found, _throughput_view, lambda rows: [to_json_object(row) for row in rows])
 
 
 @command(app, "why", result=array(ExplainedSituation))
@@ -264,6 +283,14 @@ def _stats_view(rows: list[StreamStats]) -> Table | Text:
             )
             for row in rows
         ],
+    )
+
+
+def _throughput_view(rows: list[StreamThroughput]) -> Table | Text:
+    if not rows:
+        return Text("No stream has handled events in the last hour.")
+    return table(
+        ("stream", "a minute", "last hour"), [(row.stream, f"{row.per_minute:.1f}", row.last_hour) for row in rows]
     )
 
 

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import structlog
 import typer
@@ -13,10 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from kingdom.bootstrap import operations_of, require_brokers
 from kingdom.bus.app import Application
-from kingdom.bus.maintenance import run_retention, serving_metrics
+from kingdom.bus.maintenance import report_throughput, run_retention, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
-from kingdom.bus.operations import Retention
-from kingdom.bus.port import Bus
 from kingdom.bus.worker import Worker
 from kingdom.chronicle.catalog import log_clean_up
 from kingdom.cli.framework import exit_code
@@ -81,6 +79,7 @@ async def work(
     # A handler may use its whole lease, so the store aborts idle transactions only after the longest lease.
     idle_limit = max(application.topology.stream(each).lease for each in streams)
     async with call.bus(application, connections=concurrency + _SPARE_CONNECTIONS, idle_limit=idle_limit) as bus:
+        worker_metrics = WorkerMetrics(registry, prefix=prefix)
         worker = Worker(
             bus,
             application.dispatcher,
@@ -88,11 +87,13 @@ async def work(
             concurrency=concurrency,
             batch=batch,
             grace=duration(grace),
-            metrics=WorkerMetrics(registry, prefix=prefix),
+            metrics=worker_metrics,
         )
         refresh = partial(BacklogMetrics(registry, prefix=prefix).refresh, operations_of(bus), streams)
         metrics = serving_metrics(registry, refresh, host=metrics_host, port=metrics_port)
-        async with metrics, _applying_retention(bus, application.retention):
+        on_removed = partial(log_clean_up, bus, _ACTOR)
+        retention = run_retention(operations_of(bus), application.retention, on_removed=on_removed)
+        async with metrics, _in_background(retention, report_throughput(bus, worker_metrics.handled)):
             return await _run(worker, streams)
 
 
@@ -114,14 +115,14 @@ def _streams(application: Application, chosen: Sequence[str]) -> list[str]:
 
 
 @asynccontextmanager
-async def _applying_retention(bus: Bus, retention: Retention) -> AsyncIterator[None]:
-    on_removed = partial(log_clean_up, bus, _ACTOR)
-    applying = asyncio.create_task(run_retention(operations_of(bus), retention, on_removed=on_removed))
+async def _in_background(*jobs: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(job) for job in jobs]
     try:
         yield
     finally:
-        applying.cancel()
-        await asyncio.gather(applying, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _run(worker: Worker, streams: Sequence[str]) -> int | None:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from kingdom import bootstrap
 from kingdom.actions.status import read_current_status
-from kingdom.bus.maintenance import serving_metrics
+from kingdom.bus.maintenance import report_throughput, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, WorkerMetrics
 from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.command import CommandCall, command
@@ -179,7 +179,8 @@ async def play_court_role(
         await registration.enter()
         ready = partial(_log.info, "role started", role=name)
         # After an error the entry stays, so that the next process of this role logs a restart.
-        cut_off = await run_until_stopped(components.runnables, components.background, on_ready=ready)
+        background = [*components.background, report_throughput(bus, context.metrics.handled)]
+        cut_off = await run_until_stopped(components.runnables, background, on_ready=ready)
         await registration.leave(stop_reason(cut_off=cut_off))
         return cut_off
 

@@ -9,7 +9,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from kingdom.bootstrap import courier_of, operations_of
-from kingdom.bus.maintenance import run_retention, serving_metrics
+from kingdom.bus.maintenance import report_throughput, run_retention, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, CourierMetrics, WorkerMetrics
 from kingdom.bus.worker import Worker
 from kingdom.bus.worker.worker import Runnable
@@ -47,7 +47,7 @@ async def run_standalone(
         prefix = call.settings.metrics_prefix
         operations, metrics = operations_of(bus), WorkerMetrics(registry, prefix=prefix)
         parts: list[Runnable] = []
-        background: list[Coroutine[Any, Any, None]] = []
+        background: list[Coroutine[Any, Any, None]] = [report_throughput(bus, metrics.handled)]
         if runs_engine:
             parts.append(Worker(bus, application.dispatcher, ENGINE_STREAMS, metrics=metrics))
         if host:
@@ -59,7 +59,7 @@ async def run_standalone(
         async with serving_metrics(registry, refresh, host=metrics_host, port=metrics_port):
             if runs_engine:
                 on_removed = partial(log_clean_up, bus, _ENGINE)
-                background = [run_timers(bus), run_retention(operations, application.retention, on_removed=on_removed)]
+                background += [run_timers(bus), run_retention(operations, application.retention, on_removed=on_removed)]
                 _log.info("engine started", streams=list(ENGINE_STREAMS), host=host is not None)
             return await run_until_stopped(parts, background)
 

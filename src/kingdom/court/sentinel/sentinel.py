@@ -11,7 +11,7 @@ import aiohttp
 import structlog
 
 from kingdom.bus.port import Bus
-from kingdom.bus.retry import RetryPolicy
+from kingdom.bus.stream import RetryPolicy
 from kingdom.clock import utc_now
 from kingdom.court.sentinel.github_poll import poll_github
 from kingdom.court.sentinel.http_requests import TIMEOUT, PollResult

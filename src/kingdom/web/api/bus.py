@@ -21,6 +21,7 @@ from kingdom.actions.dead_letters import (
 from kingdom.bus.log import LogCursor
 from kingdom.bus.operations import STREAM_PAUSED, STREAM_RESUMED, DeadFilter, DeadLetter
 from kingdom.bus.redrive import RedrivePlan, redrive_all
+from kingdom.bus.throughput import read_throughput
 from kingdom.bus.why import why
 from kingdom.errors import MalformedRequest, NotFound, Permanent
 from kingdom.views.bus import PauseResult, ResumeResult
@@ -96,6 +97,13 @@ async def list_streams(call: ApiCall) -> Page[Any]:
     """List every stream that has open or dead events, or is paused."""
     rows = [to_json_object(row) for row in await call.context.operations.stats()]
     return part_of(rows, lambda row: str(row["stream"]), call.query)
+
+
+async def list_throughput(call: ApiCall) -> Page[Any]:
+    """List how many events each stream has handled in each minute of the last hour."""
+    async with call.context.bus.transaction() as transaction:
+        found = await read_throughput(transaction, call.context.clock())
+    return part_of([to_json_object(each) for each in found], lambda each: str(each["stream"]), call.query)
 
 
 async def list_pins(call: ApiCall) -> Page[Any]:

@@ -7,6 +7,7 @@ from aiohttp import web
 
 from kingdom.actions.dead_letters import find_letters
 from kingdom.bus.operations import COUNT_LIMIT, DeadFilter, DeadLetter, StreamStats
+from kingdom.bus.throughput import THROUGHPUT_QUERY, read_throughput
 from kingdom.errors import NotFound
 from kingdom.web.api.bus import LettersQuery, StreamQuery, bus_event_id, letters_after
 from kingdom.web.pages.frame import html_response, open_page
@@ -14,6 +15,8 @@ from kingdom.web.route import ApiCall
 
 # A family of streams is declared with a placeholder in its name.
 _PLACEHOLDER = "{"
+# A rate from here on has no fraction.
+_WHOLE_RATE = 10
 
 
 def count_up_to(number: int) -> str:
@@ -25,11 +28,14 @@ async def show_bus(call: ApiCall) -> web.Response:
     """Show every stream, and the dead letters."""
     query: LettersQuery = call.query
     operations = call.context.operations
-    async with open_page(call, "/bus") as page:
+    async with open_page(call, "/bus", [THROUGHPUT_QUERY]) as page:
+        throughput = {each.stream: each for each in await read_throughput(page.transaction, page.now)}
         known = {row.stream: row for row in await operations.stats()}
         which = DeadFilter(stream=query.stream, type=query.type, code=query.code, after=letters_after(query))
         letters = await operations.dead_letters(which, query.limit + 1)
-        names = sorted({*known, *(name for name in call.context.bus.topology.names() if _PLACEHOLDER not in name)})
+        names = sorted(
+            {*known, *throughput, *(name for name in call.context.bus.topology.names() if _PLACEHOLDER not in name)}
+        )
         streams = [known.get(name) or _empty(name) for name in names]
         filters = {name: value for name in ("stream", "type", "code") if (value := getattr(query, name))}
         return page.render(
@@ -42,6 +48,8 @@ async def show_bus(call: ApiCall) -> web.Response:
             address=f"/bus?{urlencode(filters)}&",
             query=query,
             count_up_to=count_up_to,
+            throughput=throughput,
+            rate=_rate,
         )
 
 
@@ -67,6 +75,10 @@ async def _find_letters(call: ApiCall, which: DeadFilter) -> list[DeadLetter]:
     if not letters:
         raise NotFound(f"event {which.event_id} is not a dead letter: `kingdom bus dead list` shows all")
     return letters
+
+
+def _rate(per_minute: float) -> str:
+    return f"{per_minute:,.0f}" if per_minute >= _WHOLE_RATE else f"{per_minute:.1f}"
 
 
 def _empty(name: str) -> StreamStats:

@@ -18,6 +18,7 @@ from kingdom.court.chamberlain.health import describe_reason
 from kingdom.court.status import OPEN_QUESTIONS
 from kingdom.web.pages import wording
 from kingdom.web.pages.assets import asset_url
+from kingdom.web.pages.chart import steps_path
 from kingdom.web.route import ApiCall
 
 # The pages in the navigation: address, name, and whether a phone shows it in the bar at the bottom.
@@ -108,4 +109,5 @@ def _environment() -> Environment:
     names = ("money", "span", "count", "ago", "left", "since", "clock", "may", "state_of", "coded", "unbroken")
     environment.globals |= {name: getattr(wording, name) for name in names}
     environment.globals |= {"asset": asset_url, "navigation": NAVIGATION, "health_reason": describe_reason}
+    environment.globals["steps_path"] = steps_path
     return environment

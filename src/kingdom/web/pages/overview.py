@@ -3,6 +3,7 @@
 from aiohttp import web
 
 from kingdom.actions.overview import overview_queries, read_overview
+from kingdom.web.pages.chart import minute_bars
 from kingdom.web.pages.frame import open_page
 from kingdom.web.pages.run_rows import run_row
 from kingdom.web.pages.wording import ago, since
@@ -18,6 +19,7 @@ async def show_overview(call: ApiCall) -> web.Response:
             "overview.html",
             overview=overview,
             status=overview.status,
+            bars=minute_bars(overview.minutes),
             active=[
                 run_row(run, call.visitor, since(run.started_at or run.created_at, now)) for run in overview.active
             ],
