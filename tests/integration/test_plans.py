@@ -295,7 +295,9 @@ CASES = {
     "lowest_lease": Case(reap, 10, {LEASES}),
     "publish": Case(publishing("stream-0", 50, chosen=True), 900, {ONCE}),
     "publish_fresh": Case(publishing("stream-0", 50), 900, set()),
-    "publish_one": Case(publishing("stream-0", 1), 60, {ONCE}),
+    "publish_one": Case(publishing("stream-0", 1, chosen=True), 60, {ONCE}),
+    # The first insert of a connection also looks for pages with free space. The next ones touch 8 buffers.
+    "publish_one_fresh": Case(publishing("stream-0", 1), 200, set()),
     "publish_ordered": Case(publishing("line", 50), 1500, {ONCE, KEY}),
     "withdraw_known": Case(publish_given, 500, {ONCE, GIVEN}),
     "promote_fronts": Case(publish_given, 30, {EVENT, LINE_INDEX}),

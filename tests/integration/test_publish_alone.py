@@ -27,7 +27,7 @@ def step(key: str) -> Envelope:
 @pytest.mark.parametrize(
     ("declared", "envelopes", "name"),
     [
-        (JOBS, ONE, "publish_one"),
+        (JOBS, ONE, "publish_one_fresh"),
         (JOBS, numbered("Job", COPIES_PER_STATEMENT), "publish_fresh"),
         (LINE, STEPS[:1], "publish_ordered"),
         (LINE, STEPS, "publish_ordered"),
