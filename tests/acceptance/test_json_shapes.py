@@ -250,7 +250,7 @@ def test_commands_about_the_court(commands: JsonCommands, tmp_path: Path, monkey
     for name in ("event list", "inbox", "petition list", "assignment list"):
         assert commands.run_json(name) == []
     assert commands.run_json("simulate")["differences"] == []
-    asyncio.run(_furnish(tmp_path / "realm"))
+    asyncio.run(_store_items_of_the_court(tmp_path / "realm"))
     event = _event(commands, tmp_path)
     assert commands.run_json("status", code=1)["troubles"]
     assert commands.run_json("cost", "--days", "400")["usd"] == 0
@@ -312,7 +312,7 @@ def _event(commands: JsonCommands, directory: Path) -> str:
     return event
 
 
-async def _furnish(realm: Path) -> None:
+async def _store_items_of_the_court(realm: Path) -> None:
     """Create an assignment with a question, a performed petition, and one that waits for a person."""
     now = utc_now()
     application = declare_application(Realm())
@@ -361,7 +361,7 @@ def test_commands_about_the_web(commands: JsonCommands) -> None:
     assert commands.ran >= of_nouns(WEB) - {"web open", "web run", "web sessions revoke"}
 
 
-def test_every_command_is_run_by_a_scene_or_has_no_json() -> None:
+def test_every_command_is_run_by_a_test_or_has_no_json() -> None:
     names = {name.split()[0] for name in COMMANDS}
     assert names == BUS | COURT | RUNS | WEB | ELSEWHERE | WITHOUT
     assert {name for name in COMMANDS if json_result_of(COMMANDS[name].callback) is None} == of_nouns(WITHOUT)

@@ -90,7 +90,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id": 
 class ExternalEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Something that happened outside Kingdom. `payload` is untrusted text and is only ever treated as data.
 
-    `outcome` adds detail to a final `status`: unrouted, superseded, failed.
+    `outcome` adds detail to a final `status`, such as unrouted, superseded or failed.
     """
 
     id: str

@@ -20,7 +20,7 @@ REVIEW = "github.review"
 ReviewEvent = Literal["APPROVE", "REQUEST_CHANGES", "COMMENT"]
 # An approval can cause a merge, so a policy must allow it explicitly.
 _DEFAULT_REVIEW_EVENTS: tuple[ReviewEvent, ...] = ("COMMENT", "REQUEST_CHANGES")
-# What CI and reviews depend on. A name without a slash counts in every folder.
+# The files that CI and reviews depend on. A name without a slash counts in every folder.
 PROTECTED_PATHS = (
     ".github/**",
     "CODEOWNERS",

@@ -121,7 +121,7 @@ async def question(court: Court) -> Asked:
 
 
 async def schedule(court: Court) -> Story:
-    """Let a schedule become due while no role is running."""
+    """Set the next time of a schedule to a time that has passed, as if the court had missed it."""
 
     async def known() -> Record | None:
         async with court.bus.transaction() as transaction:

@@ -184,7 +184,7 @@ class KafkaBus(PostgresBus):
         return self._in_runs(rest)
 
     def _in_runs(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Return deliveries with the positions of their key, later ones last."""
+        """Return deliveries whose `run` has the positions of all deliveries of the same key, in order."""
         runs: dict[tuple[str, str], list[int]] = {}
         for delivery in deliveries:
             if delivery.ordering_key:

@@ -54,8 +54,8 @@ _RECONNECT_SECONDS = 5
 _ANSWER_SECONDS = 30.0
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
 # Generic plans save planning time and suit these statements. Without sequential scans, a plan that was made for a small
-# table is still fast when the table has grown. The same is true without bitmap scans, which would read all due events
-# before a LIMIT and never mark dead index entries. No statement runs long enough for JIT compilation.
+# table is still fast when the table has grown. Bitmap scans would read all due events before a LIMIT, and never mark
+# dead index entries. No statement runs long enough for JIT compilation.
 SESSION_SETTINGS: tuple[LiteralString, ...] = (
     "SET default_transaction_isolation = 'read committed'",
     "SET plan_cache_mode = force_generic_plan",

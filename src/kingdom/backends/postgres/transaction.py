@@ -142,7 +142,7 @@ class PostgresTransaction(Transaction):
         await self._complete()
 
     async def _complete(self) -> None:
-        """Write what comes after everything else."""
+        """Write what must come last. A subclass overrides this."""
 
     async def _commit_at_once(self) -> bool:
         """Write the changes and commit in one round trip, and return whether this was possible.

@@ -114,7 +114,7 @@ class GithubReview(_GithubThread, frozen=True, kw_only=True):
     """A review of a pull request. Only an approval, or a review with line comments, may have an empty body."""
 
     event: ReviewEvent
-    # It is unset by default, so that a review without it keeps its id.
+    # Unset by default: the id of a petition is a hash of its body, and a review without comments keeps its earlier id.
     comments: Annotated[tuple[LineComment, ...], Meta(max_length=50)] | UnsetType = UNSET
 
     def __post_init__(self) -> None:

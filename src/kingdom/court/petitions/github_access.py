@@ -18,7 +18,7 @@ from kingdom.court.sentinel.settings import GitHubAppSettings, GitHubSettings
 from kingdom.court.sentinel.untrusted import clean_text
 from kingdom.errors import Misconfigured, Transient
 
-# What an installation must grant, so that every petition and every check of it can be performed.
+# What an installation must grant, so that every petition can be performed and its result can be found.
 APP_PERMISSIONS: Mapping[str, str] = {
     "metadata": "read",
     "contents": "write",
@@ -55,7 +55,7 @@ class GithubAccess(ABC):
 
     @abstractmethod
     def replaces(self, token: str) -> bool:
-        """Return whether there will be another token than one that GitHub rejected."""
+        """Return whether another token replaces one that GitHub rejected."""
 
     @abstractmethod
     async def close(self) -> None:

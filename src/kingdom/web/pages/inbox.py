@@ -54,7 +54,7 @@ class InboxCard:
 
     @property
     def has_changes(self) -> bool:
-        """Return whether the approval sends changes of code, which belong to what a person must see."""
+        """Return whether the approval publishes changes of code, which a person must see too."""
         return self.item.kind == _PULL_REQUEST
 
 

@@ -1,5 +1,5 @@
 -- fragment: read_copies
--- Read copies from JSON. A row leaves out what is empty or usual, because each value costs the server time.
+-- Read copies from JSON. A row leaves out empty and default values, because each value costs the server time.
 SELECT n, event_id, stream, event_type, coalesce(schema_version, 1) AS schema_version, occurred_at, trace_id,
        coalesce(owner_id, '') AS owner_id, partition_key, coalesce(aggregate_type, '') AS aggregate_type,
        coalesce(aggregate_id, '') AS aggregate_id, coalesce(attributes, '{}') AS attributes, payload_json, max_attempts,
