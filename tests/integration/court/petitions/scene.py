@@ -159,7 +159,7 @@ class Scene:
     async def comment(self, text: str = "Well done.", **more: Any) -> Petition:
         return await self.make_petition("github.comment", {"body": text}, **more)
 
-    async def defer(self, run: Workflow = RUN) -> None:
+    async def check_waiting(self, run: Workflow = RUN) -> None:
         """Let the General check the waiting petitions."""
         async with self.bus.transaction() as transaction:
             await grant_waiting_petitions(transaction, ROOT, run)

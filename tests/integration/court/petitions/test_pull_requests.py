@@ -98,7 +98,7 @@ async def test_a_killed_worker_leaves_exactly_one_pull_request(scene: Scene, run
     assert len(opened(scene)) == 1
 
 
-async def test_an_open_pull_request_of_the_same_branch_counts_as_it(scene: Scene, run: Run) -> None:
+async def test_an_open_pull_request_of_the_same_branch_counts_as_the_result(scene: Scene, run: Run) -> None:
     theirs = await scene.people(
         scene.github, "pull_request", repository=REPO, title="By hand", head=branch(run), sha=COMMIT
     )
@@ -108,7 +108,7 @@ async def test_an_open_pull_request_of_the_same_branch_counts_as_it(scene: Scene
     assert opened(scene) == []
 
 
-async def test_a_branch_that_is_elsewhere_already_is_not_touched(scene: Scene, run: Run) -> None:
+async def test_a_branch_that_is_at_another_commit_is_not_moved(scene: Scene, run: Run) -> None:
     async with scene.performing():
         await scene.until(await make_petition(scene, run), PERFORMED)
         commits_become(run, "badcab" + "0" * 34)
