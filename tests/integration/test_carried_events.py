@@ -1,4 +1,4 @@
-"""Where an event of a stream with a transport is, as the store tells it; no broker is needed for this."""
+"""The store reports where an event of a stream with a transport is, without a broker."""
 
 import pytest
 

@@ -339,7 +339,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_a_statement_goes_by_its_indexes_and_touches_few_buffers(bus: ExplainedBus, name: str) -> None:
+async def test_a_statement_uses_its_indexes_and_few_buffers(bus: ExplainedBus, name: str) -> None:
     expected = CASES[name]
     await expected.act(bus)
     plan = max(bus.take(name), key=lambda plan: plan.buffers)
@@ -349,7 +349,7 @@ async def test_a_statement_goes_by_its_indexes_and_touches_few_buffers(bus: Expl
     assert not plan.compiled
 
 
-def test_every_statement_for_an_event_has_such_a_test() -> None:
+def test_every_statement_for_an_event_has_a_case() -> None:
     folder = files("kingdom.backends.postgres") / "sql"
     names = [re.findall(r"^-- name: (\w+)$", (folder / file).read_text(), re.MULTILINE) for file in HOT_FILES]
     assert {name for found in names for name in found} - PLANLESS <= CASES.keys()

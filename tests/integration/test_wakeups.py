@@ -158,7 +158,7 @@ async def test_polling_alone_is_enough(dsn: str) -> None:
         await until_all(bus, "DONE", 1)
 
 
-async def test_a_joined_publish_wakes_by_a_nudge_after_its_commit(dsn: str) -> None:
+async def test_a_nudge_wakes_workers_for_a_publish_in_a_joined_transaction(dsn: str) -> None:
     jobs = stream("jobs", "Job")
     async with open_bus(dsn, jobs) as bus, open_bus(dsn, jobs) as elsewhere, at_work(bus, dispatcher(), poll=NEVER):
         await listening(elsewhere)
