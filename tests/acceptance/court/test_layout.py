@@ -64,7 +64,7 @@ OWN = (
     rf"bus/(journal|leases|paused|wake|tmp)(/{_NAME})?",
     rf"bus/once(/{_NAME}(/{_NAME})?)?",
     rf"bus/streams(/{_NAME}(/(pending|processing|dead|done|done-ids)(/{_NAME})?)?)?",
-    rf"state/(asks|documents|effects|gits|hosts|past-results|petitions|verdicts|workflows)/[a-z-]+(/{_NAME}\.json)?",
+    rf"state/(asks|documents|effects|followups|gits|hosts|past-results|petitions|verdicts|workflows)/[a-z-]+(/{_NAME}\.json)?",
     rf"state/soldiers/commands/(accepted|answered)(/{_NAME}\.json)?",
     rf"state/quotas/{_NAME}\.json",
     r"state/(chamberlain|envoy|general|herald|king|sentinel|soldiers|gen-[\w-]+)/heartbeat",

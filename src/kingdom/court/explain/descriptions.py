@@ -222,6 +222,8 @@ DESCRIBERS: Mapping[str, Describer] = {
     "petition.refused": _petition("refused"),
     "petition.performed": _petition("performed"),
     "petition.failed": _petition("could not perform"),
+    "followup.started": _plain(MomentKind.DECISION, "follows the pull request until it is merged"),
+    "followup.ended": _plain(MomentKind.RESULT, "follows the pull request no longer", "reason"),
     "soldier.timeout": _plain(MomentKind.FAILURE, "ended a session that exceeded its time limit"),
     "system.session_orphaned": _orphaned,
     "system.heartbeat_missed": _missed,

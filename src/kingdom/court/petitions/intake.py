@@ -8,7 +8,7 @@ import msgspec
 
 from kingdom.bus.port import Transaction
 from kingdom.court.documents import Assignment
-from kingdom.court.package import GeneralPolicy
+from kingdom.court.package import FollowPolicy, GeneralPolicy
 from kingdom.court.petitions.approval import request_approval
 from kingdom.court.petitions.bodies import KINDS, AssignmentSubject, read_body
 from kingdom.court.petitions.decision import (
@@ -39,11 +39,13 @@ async def handle_petition(
     channel: str = "",
     today: date | None = None,
     unused_systems: Collection[str] = (),
+    follow: FollowPolicy | None = None,
 ) -> Petition:
     """Store a petition of an agent, decide about it, and grant it if possible. A repeated request is the same petition.
 
     A petition may wait for a person, for earlier petitions, or for the checkpoint of its Work. See
     `grant_waiting_petitions`. A petition to one of the `unused_systems` is refused.
+    A pull request is followed as `follow` says.
     """
     petition = _parse_petition(root, workflow.id, request.kind, request.body, at, channel)
     record = await transaction.get(PETITIONS.name, petition.id)
@@ -66,7 +68,12 @@ async def handle_petition(
     petition = await with_branches(transaction, petition, workflow)
     if petition.reason:
         return await refuse_petition(transaction, petition, record, petition.reason)
-    petition = msgspec.structs.replace(petition, expires_at=at + verdict.expires_after, commands=verdict.commands)
+    petition = msgspec.structs.replace(
+        petition,
+        expires_at=at + verdict.expires_after,
+        commands=verdict.commands,
+        follow_days=follow.days if follow else 0.0,
+    )
     day = today or at.date()
     if verdict.approval:
         petition = await request_approval(transaction, petition, policy, channel=channel, today=day)
