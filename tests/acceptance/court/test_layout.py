@@ -72,7 +72,7 @@ OWN = (
     r"state/health/current\.json",
     r"state/court/processes\.json",
     rf"state/king/(waiting|waited|newest|newest-ended|bills|bills-ended|costs|schedules|schedules-stopped)(/{_NAME}\.json)?",
-    rf"state/sentinel/(cursors|places|tickets)(/ended)?(/{_NAME}\.json)?",
+    rf"state/sentinel/(cursors|looks|places|tickets)(/ended)?(/{_NAME}\.json)?",
     r"host\.(lock|id)",
     rf"repositories/{_NAME}\.(lock|git(/.+)?)",
     rf"{_SPACE}(/.+)?",
