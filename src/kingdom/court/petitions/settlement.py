@@ -9,7 +9,7 @@ import msgspec
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordQuery
 from kingdom.clock import utc_now
-from kingdom.court.followups.records import Followup, follow_pull_request, followup_id
+from kingdom.court.followups.records import Followup, follow_pull_request, followup_id, record_push
 from kingdom.court.petitions.approval import apply_answer
 from kingdom.court.petitions.bodies import GithubPullRequest, stored_body
 from kingdom.court.petitions.decision import PETITIONS, TOO_LATE, Petition, PetitionState
@@ -17,7 +17,7 @@ from kingdom.court.petitions.records import petitions_with_records, read_petitio
 from kingdom.court.questions import close_question
 from kingdom.court.streams import petition_settled
 
-_PULL_REQUEST = "github.pull_request"
+_PULL_REQUEST, _PUSH = "github.pull_request", "github.push"
 
 
 async def settle_petition(
@@ -40,6 +40,9 @@ async def settle_petition(
     number = ended.response.get("number")
     if ended.kind == _PULL_REQUEST and ended.follow_days and isinstance(number, int):
         await _follow(transaction, ended, number)
+    if ended.kind == _PUSH and state is PetitionState.PERFORMED:
+        body = ended.body
+        await record_push(transaction, body["repo"], body["number"], body["head_sha"], utc_now())
 
 
 async def withdraw_waiting_petitions(transaction: Transaction, root_id: str, reason: str) -> None:

@@ -10,6 +10,8 @@ from kingdom.court.followups.records import Followup, FollowupState, end_followu
 from kingdom.court.package import FollowPolicy
 from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.court.petitions.granting import grant_waiting_petitions
+from kingdom.court.petitions.records import save_petition
+from kingdom.court.petitions.settlement import settle_petition
 from kingdom.errors import NotFound
 from kingdom.standins.server import STATE_FILE
 from kingdom.workflow.model.messages import commands
@@ -174,6 +176,22 @@ async def test_a_pull_request_is_followed_with_its_branch_and_its_commit(scene: 
 
 async def test_without_the_section_follow_no_pull_request_is_followed(scene: Scene, run: Run) -> None:
     assert await found_followup(scene, await open_followed(scene, run, None)) is None
+
+
+@pytest.mark.parametrize("state", [PERFORMED, FAILED])
+async def test_a_followup_has_the_last_commit_that_was_pushed(scene: Scene, run: Run, state: PetitionState) -> None:
+    followup_id = await open_followed(scene, run, FollowPolicy())
+    before = await found_followup(scene, followup_id)
+    assert before is not None
+    pushed = {"repo": REPO, "number": before.number, "head_sha": "d" * 40}
+    about: dict[str, Any] = {"root": ROOT, "general": "gen-pr", "workflow_id": run.workflow.id, "target": followup_id}
+    push = Petition(id="push-1", kind="github.push", body=pushed, created_at=before.created_at, **about)
+    async with scene.bus.transaction() as transaction:
+        await save_petition(transaction, push, None)
+        await settle_petition(transaction, push.id, state)
+    after = await found_followup(scene, followup_id)
+    assert after is not None
+    assert after.head == ("d" * 40 if state is PERFORMED else COMMIT)
 
 
 async def test_a_followup_ends_once_and_keeps_its_first_reason(scene: Scene, run: Run) -> None:
