@@ -1,4 +1,4 @@
-"""`kingdom followup …`: the pull requests that Kingdom works on until they are merged."""
+"""`kingdom followup …`: the pull requests that Kingdom follows until they are merged."""
 
 from functools import partial
 from typing import Annotated
@@ -20,7 +20,7 @@ from kingdom.workflow.records import each_record, run_transaction
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="List, show and stop the pull requests that Kingdom works on until they are merged.",
+    help="List, show and stop the pull requests that Kingdom follows until they are merged.",
 )
 _APPLICATION = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(FOLLOWUPS,))
 PullRequest = Annotated[

@@ -16,7 +16,7 @@ _WORDS: Words = {
         "default_repo": "The repository for events without one, such as `acme/shop`.",
         "channel": "The channel for messages and questions. Default: the channel of the realm.",
         "policy": "What it may do.",
-        "follow": "How it works on its pull requests until they are merged. Default: it does not.",
+        "follow": "How it follows its pull requests until they are merged. Default: it does not.",
         "memory": "Files of the folder that prompts include, besides the memory that its agents write.",
     },
     "Subscription": {

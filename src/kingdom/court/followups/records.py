@@ -1,4 +1,4 @@
-"""Followups in the store: a pull request that Kingdom opened and works on until it is merged or closed."""
+"""Followups in the store: a pull request that Kingdom opened and follows until it is merged or closed."""
 
 from datetime import datetime, timedelta
 from enum import StrEnum

@@ -14,8 +14,16 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record, RecordQuery
 from kingdom.clock import utc_now
 from kingdom.court.documents import ExternalEvent
-from kingdom.court.followups.records import FOLLOWUPS, Followup, FollowupState, followup_id, read_followup
-from kingdom.court.followups.rules import is_permitted
+from kingdom.court.followups.records import (
+    FOLLOWUPS,
+    Followup,
+    FollowupState,
+    end_followup,
+    followup_id,
+    load_followup,
+    read_followup,
+)
+from kingdom.court.followups.rules import end_reason, is_permitted
 from kingdom.court.package import FollowPolicy
 from kingdom.court.records import CURRENT, ENDED, receive_event
 from kingdom.court.sentinel.pull_api import PullApi, convert_all, field_of
@@ -135,7 +143,14 @@ def hinted_pulls(event: str, document: Mapping[str, Any]) -> tuple[str, tuple[in
 
 async def _claim_due(now: datetime, again_at: datetime, transaction: Transaction) -> list[_DueLook]:
     """Return the looks that are due, and postpone them, so that another Sentinel does not look too."""
-    records = {record.id: record for record in await _followed(transaction)}
+    records = {}
+    for record in await _followed(transaction):
+        followup = read_followup(record)
+        if followup.ends_at <= now:
+            days = (followup.ends_at - followup.created_at) / timedelta(days=1)
+            await end_followup(transaction, record, followup, f"its {days:g} days are over", at=now, actor=ACTOR)
+        else:
+            records[record.id] = record
     await transaction.read_ahead([(LOOKS.name, each) for each in records])
     due = []
     for followed, record in records.items():
@@ -241,11 +256,14 @@ async def _look_at_checks(
 async def _store(
     followup: str, found: _Findings, settings: GitHubSettings, again_at: datetime | None, transaction: Transaction
 ) -> int:
-    """Store the events of a look and its tags. A hint that came meanwhile stays due."""
+    """Store the events of a look and its tags, and the end of the followup. A hint that came meanwhile stays due."""
     known = await transaction.get(LOOKS.name, followup)
     due = [each for each in (known.due_at if known else None, again_at) if each]
     await _put_look(transaction, followup, known, found.look, min(due, default=None))
     events = sorted(found.events, key=lambda event: event.id)
+    for reason in filter(None, (end_reason(event.type) for event in events)):
+        record, current = await load_followup(transaction, followup)
+        await end_followup(transaction, record, current, reason, at=events[0].created_at, actor=ACTOR)
     return sum([await receive_event(transaction, event, ACTOR, settings.seen_kept) for event in events])
 
 

@@ -208,11 +208,28 @@ async def test_a_conflict_is_told_once_for_a_head_and_a_base(site: Site, look: L
 
 
 @pytest.mark.parametrize(("merge", "kind"), [(True, "github.pr.merged"), (False, "github.pr.closed")])
-async def test_the_end_of_a_pull_request_is_told(site: Site, look: Look, *, merge: bool, kind: str) -> None:
+async def test_the_end_of_a_pull_request_is_told_and_ends_its_followup(
+    site: Site, look: Look, watch: Watch, *, merge: bool, kind: str
+) -> None:
     await site.happen("close", number=1, merge=merge)
     [event] = await look()
     assert event.type == kind
+    assert (await ended(watch)).startswith("it was merged" if merge else "it was closed")
     assert await look() == []
+    assert look.requests == []
+
+
+async def test_a_followup_ends_after_its_days(look: Look, watch: Watch) -> None:
+    assert await look(later=timedelta(days=15)) == []
+    assert await ended(watch) == "its 14 days are over"
+    assert look.requests == []
+
+
+async def ended(watch: Watch) -> str:
+    """Return why the followup has ended, or "" if it has not."""
+    async with watch.bus.transaction() as transaction:
+        _, followup = await load_followup(transaction, f"{REPOSITORY}#1")
+    return followup.reason if followup.is_over else ""
 
 
 async def test_an_hour_without_news_costs_four_requests_per_look_and_no_rate_limit(site: Site, look: Look) -> None:
