@@ -93,7 +93,7 @@ async def submit(site: Site, by: str = "anna", **more: Any) -> Any:
     return await site.happen("review", number=1, by=by, **{"event": "REQUEST_CHANGES", "body": "Please.", **more})
 
 
-async def test_a_review_is_told_once_with_its_comments_on_lines(site: Site, look: Look, pull: Any) -> None:
+async def test_a_review_is_reported_once_with_its_comments_on_lines(site: Site, look: Look, pull: Any) -> None:
     await submit(site, comments=[LINE, {**LINE, "body": "And why\x00 here?"}])
     [event] = await look()
     assert (event.type, event.repo, event.source) == ("github.pr.review_submitted", REPOSITORY, "github")
@@ -144,7 +144,7 @@ async def test_named_people_need_no_permission_and_others_get_none_by_it(site: S
     assert not any(path.endswith("/permission") for path, _ in look.requests)
 
 
-async def test_checks_are_told_once_all_of_them_have_ended(site: Site, look: Look, pull: Any) -> None:
+async def test_checks_are_reported_once_all_of_them_have_ended(site: Site, look: Look, pull: Any) -> None:
     await site.happen("check", number=1, name="unit", status="in_progress")
     await site.happen("check", number=1, name="lint", conclusion="success")
     assert await look() == []
@@ -166,7 +166,7 @@ async def test_checks_are_told_once_all_of_them_have_ended(site: Site, look: Loo
     assert (event.payload["conclusion"], event.payload["failing"]) == ("success", [])
 
 
-async def test_a_long_log_is_told_by_its_end(site: Site, look: Look) -> None:
+async def test_a_long_log_is_reported_by_its_end(site: Site, look: Look) -> None:
     for name in ("unit", "lint"):
         await site.happen("check", number=1, name=name, conclusion="failure", log="x" * 50_000 + f"\nend of {name}")
     [event] = await look()
@@ -189,7 +189,7 @@ async def test_a_cancelled_check_alone_is_neither_a_success_nor_a_failure(site: 
     assert await look() == []
 
 
-async def test_checks_of_a_new_head_are_told_anew(site: Site, look: Look) -> None:
+async def test_checks_of_a_new_head_are_reported_again(site: Site, look: Look) -> None:
     await site.happen("check", number=1, name="unit", conclusion="failure")
     [first] = await look()
     await site.happen("push", number=1)
@@ -199,7 +199,7 @@ async def test_checks_of_a_new_head_are_told_anew(site: Site, look: Look) -> Non
     assert first.payload["commit"] != second.payload["commit"]
 
 
-async def test_a_conflict_is_told_once_for_a_head_and_a_base(site: Site, look: Look) -> None:
+async def test_a_conflict_is_reported_once_for_a_head_and_a_base(site: Site, look: Look) -> None:
     await site.happen("push", branch="main", conflict=True)
     assert await look() == [], "GitHub computes it after the first request"
     [event] = await look(later=timedelta(seconds=10))
@@ -208,7 +208,7 @@ async def test_a_conflict_is_told_once_for_a_head_and_a_base(site: Site, look: L
 
 
 @pytest.mark.parametrize(("merge", "kind"), [(True, "github.pr.merged"), (False, "github.pr.closed")])
-async def test_the_end_of_a_pull_request_is_told_and_ends_its_followup(
+async def test_the_end_of_a_pull_request_is_reported_and_ends_its_followup(
     site: Site, look: Look, watch: Watch, *, merge: bool, kind: str
 ) -> None:
     await site.happen("close", number=1, merge=merge)
@@ -275,7 +275,7 @@ async def test_two_sentinels_look_once(look: Look, watch: Watch) -> None:
     assert len(look.requests) + len(other.requests) == REQUESTS_PER_LOOK
 
 
-async def test_a_webhook_makes_a_look_due_and_tells_nothing_itself(site: Site, look: Look, watch: Watch) -> None:
+async def test_a_webhook_makes_a_look_due_and_reports_nothing_itself(site: Site, look: Look, watch: Watch) -> None:
     async with watch.receiving() as receiver:
         await site.people("hook", url=receiver.url + PATH, secret=SECRET)
         await submit(site, comments=[LINE])
