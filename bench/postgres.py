@@ -87,7 +87,7 @@ class PrivateCluster:
             return
         self._directory = PrivateDirectory()
         try:
-            self._initialise(self._directory)
+            self._initialize(self._directory)
             self._listen(self._directory)
         except BaseException:
             self.stop()
@@ -196,7 +196,7 @@ class PrivateCluster:
             self._connection.close()
             self._connection = None
 
-    def _initialise(self, directory: PrivateDirectory) -> None:
+    def _initialize(self, directory: PrivateDirectory) -> None:
         data = directory.path / "data"
         directory.run(
             find_binary("initdb"),

@@ -111,7 +111,7 @@ def find_binary(name: str) -> Path:
 def free_port() -> int:
     """Return a port that is free on every address, for a server that is started later or more than once.
 
-    It is below the range of which the system takes ports for connections; each process looks in its own part.
+    It is below the range from which the system assigns ports to connections. Each process searches its own part.
     """
     first = FIRST_PORT + os.getpid() % PORT_PARTS * PORTS_OF_A_PART
     for _ in range(PORTS_OF_A_PART):

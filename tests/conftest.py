@@ -15,6 +15,7 @@ import psutil
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
+from bench.kafka.broker import PrivateKafka
 from bench.postgres import PrivateCluster
 from kingdom.backends.postgres import migrate
 from kingdom.log_output import configure_logs
@@ -35,7 +36,7 @@ class _Scheduler(LoadScopeScheduling):  # type: ignore[misc]  # its base class h
     """Gives each test to a free process, and tests that share an expensive fixture to one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(_KAFKA):
+        if nodeid.startswith(_KAFKA) or "postgres+kafka" in nodeid:
             return _KAFKA
         if nodeid.startswith(_SHARING):
             return nodeid.partition("::")[0]
@@ -104,6 +105,13 @@ def cluster() -> Iterator[PrivateCluster]:
 def migrated_template(cluster: PrivateCluster) -> str:
     asyncio.run(migrate(cluster.create_database("migrated")))
     return "migrated"
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[PrivateKafka]:
+    """One broker for all tests that neither kill nor restart it."""
+    with PrivateKafka() as broker:
+        yield broker
 
 
 @pytest.fixture

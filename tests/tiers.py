@@ -14,9 +14,9 @@ PARTS = {
     "web": "journeys in a browser need Chromium and take minutes",
     "timing": "compares seconds or waits for real time, which a busy machine stretches",
     "long": "long versions of tests whose short versions are in the gate",
-    "mutants": "every mutant meets the tests that reach it, and then ten seconds of fault injection",
+    "mutants": "runs, for each mutant, the tests that reach it, and then ten seconds of fault injection",
     "sweep_files": "a crash at every step of a run takes up to half an hour",
-    "sweep_postgres": "the same on the other store",
+    "sweep_postgres": "the same on PostgreSQL",
     "agents": "Claude Code in whole courts and in the contract of agents, agents of other vendors, the whole red team",
 }
 BOTH_STORES = "both_stores"

@@ -120,12 +120,13 @@ async def _is_decided(bus: Bus) -> bool:
 
 async def _read(bus: Bus, expected: set[str]) -> BurstCounts:
     async with bus.transaction() as transaction:
-        events = [
-            record async for record in each_record(transaction, RecordQuery(kind=EVENTS.name)) if record.id in expected
-        ]
+        # The court still admits events. An entry that ends after this read has an assignment when its event is read.
         waiting = [
             record.id
             async for record in each_record(transaction, RecordQuery(kind=WAITING_ENTRIES.name, state=WAITING))
+        ]
+        events = [
+            record async for record in each_record(transaction, RecordQuery(kind=EVENTS.name)) if record.id in expected
         ]
         soldiers = await transaction.get(QUOTAS.name, SOLDIERS)
     noticed: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Chaos over the whole court: kill all processes at random while events flow, then count everything."""
+"""Chaos over the whole court: kill all processes at random while events arrive, then count everything."""
 
 import asyncio
 import json

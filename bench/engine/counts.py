@@ -3,9 +3,9 @@
 The counted runs run one after another. If several ran at once, their events would share transactions, by chance more or
 fewer of them, and the counts would vary.
 
-The timers of the engine and the start of the host are counted too. Three figures stand apart: claims that find nothing,
-whose number depends on the speed of the machine; BEGIN and COMMIT, which read and write nothing themselves; and the
-round trips of all statements together.
+The timers of the engine and the start of the host are counted too. Three figures are reported separately: claims that
+find nothing, whose number depends on the speed of the machine; BEGIN and COMMIT, which read and write nothing
+themselves; and the round trips of all statements together.
 """
 
 import tempfile

@@ -13,7 +13,7 @@ from kingdom.bus import Envelope
 
 CLAIMS = 5
 LEASE_SIZE = 100
-RENEWED_AT_ONCE, NEIGHBOUR_LEASES = 32, 10
+RENEWED_AT_ONCE, NEIGHBOR_LEASES = 32, 10
 # A bus also searches for events that were committed late: at most once per second, and for a twentieth of its time.
 SPACED = "at most 1 a second"
 PENDING, FOLLOWERS, ROWS, PROCESSED = "pending", "followers", "rows", "events processed under the pin"
@@ -120,8 +120,8 @@ async def measure_pinned(lab: Lab) -> None:
     look = figures.row(f"claim over everything, xmin pinned ({SPACED})", PROCESSED, flat=False)
     with lab.database() as (dsn, connection):
         lab.say(f"pinned xmin: {scale.pinned_events:,} events")
-        fill_events(connection, scale.pinned_events + (scale.phases + 1) * NEIGHBOUR_LEASES * BATCH)
-        async with lab.bus(dsn) as bus, lab.bus(dsn) as neighbour:
+        fill_events(connection, scale.pinned_events + (scale.phases + 1) * NEIGHBOR_LEASES * BATCH)
+        async with lab.bus(dsn) as bus, lab.bus(dsn) as neighbor:
             with pinned(dsn):
                 for phase in range(1, scale.phases + 1):
                     size = scale.pinned_events // scale.phases * phase
@@ -132,20 +132,20 @@ async def measure_pinned(lab: Lab) -> None:
                             (look if plan.parameters["watermark"] == EVERYTHING else claim).note(size, [plan.buffers])
                         await settle(bus, deliveries)
                         figures.row("settle, xmin pinned", PROCESSED).note(size, _buffers(bus, "done"))
-                    await _measure_upkeep(lab, neighbour, size)
+                    await _measure_upkeep(lab, neighbor, size)
 
 
-async def _measure_upkeep(lab: Lab, neighbour: ExplainedBus, size: int) -> None:
+async def _measure_upkeep(lab: Lab, neighbor: ExplainedBus, size: int) -> None:
     """Measure the reaper and the renewals of a second worker. The first worker does not end its leases."""
-    held = [await neighbour.claim("stream-0", BATCH, "neighbour") for _ in range(NEIGHBOUR_LEASES)]
-    await neighbour.reap()
-    neighbour.take()
-    await neighbour.reap()
-    lab.figures.row("reap, nothing due, xmin pinned", PROCESSED).note(size, _buffers(neighbour, "reap"))
-    neighbour.renew({deliveries[0].token: LEASE for deliveries in held})
-    lab.figures.row(f"renew {NEIGHBOUR_LEASES} leases, xmin pinned", PROCESSED).note(size, _buffers(neighbour, "renew"))
-    await settle(neighbour, [delivery for deliveries in held for delivery in deliveries])
-    neighbour.take()
+    held = [await neighbor.claim("stream-0", BATCH, "neighbor") for _ in range(NEIGHBOR_LEASES)]
+    await neighbor.reap()
+    neighbor.take()
+    await neighbor.reap()
+    lab.figures.row("reap, nothing due, xmin pinned", PROCESSED).note(size, _buffers(neighbor, "reap"))
+    neighbor.renew({deliveries[0].token: LEASE for deliveries in held})
+    lab.figures.row(f"renew {NEIGHBOR_LEASES} leases, xmin pinned", PROCESSED).note(size, _buffers(neighbor, "renew"))
+    await settle(neighbor, [delivery for deliveries in held for delivery in deliveries])
+    neighbor.take()
 
 
 async def measure_pinned_key(lab: Lab) -> None:

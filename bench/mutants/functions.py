@@ -27,7 +27,7 @@ _Damage = tuple[str, ast.expr | ast.stmt, str]
 
 
 class _Source:
-    """A source with the spans of its nodes, because the parser counts bytes of a line."""
+    """A source text that returns the span of a node in characters. The parser gives lines and bytes."""
 
     def __init__(self, text: str) -> None:
         self._text = text

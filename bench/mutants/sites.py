@@ -122,7 +122,7 @@ def find_mutants(region: Region) -> list[Mutant]:
 
 
 def draw(seed: int, shares: float = 1.0) -> list[tuple[Region, Mutant]]:
-    """Draw mutants of each region by the hash of their names, so that a change elsewhere draws no other ones."""
+    """Draw mutants of each region by the hash of their names, so that a change elsewhere does not change the draw."""
 
     def rank(mutant: Mutant) -> bytes:
         return hashlib.sha256(f"{seed} {mutant.name}".encode()).digest()

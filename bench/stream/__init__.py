@@ -1,1 +1,1 @@
-"""What clients of the live stream hold equals the log, whatever is killed and cut."""
+"""Check that clients of the live stream hold exactly the log, while servers are killed and connections are cut."""

@@ -1,4 +1,4 @@
-"""`python -m bench.stream.writer URL NAME ENTRIES SEED`: write numbered entries with the last number of each writer."""
+"""`python -m bench.stream.writer URL NAME ENTRIES SEED`: write numbered entries, each with the numbers that it read."""
 
 import asyncio
 import random

@@ -40,14 +40,15 @@ CREATE TRIGGER audit_market AFTER INSERT OR UPDATE ON everbit.market
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One look at everything. The rows are one snapshot; the book and the pushes are newer."""
+    """The tables, the events, the book and the pushes. The rows are one snapshot; the book and the pushes are newer."""
 
     intents: Sequence[DictRow]
     attempts: Sequence[DictRow]
     markets: Sequence[DictRow]
     audit: Sequence[DictRow]
-    # The events to push, and the aggregates that an open event will move.
+    # The events to push.
     pushed: Sequence[DictRow]
+    # The ids of the aggregates that have an open event.
     moving: frozenset[str]
     open_events: int
     dead: Sequence[DictRow]

@@ -11,14 +11,14 @@ from examples.trading.store import TradeStore
 from examples.trading.streams import Origin
 
 _SWITCHED = "KRW-ETH"
-# Longer than a lease, so that another worker takes over while the sender is asleep.
+# Longer than a lease, so that another worker takes over while the sender is stopped.
 _STOPPED_SECONDS = 5.0
 _DOWN_SECONDS = 1.0
 _PAUSE_SECONDS = 0.5
 
 
 class Nemesis:
-    """Does everything that it can do, in random order, again and again until the feeder has ended."""
+    """Injects every fault in random order, again and again until the feeder has ended."""
 
     def __init__(
         self, scene: Scene, cluster: PrivateCluster, store: TradeStore, workers: Sequence[str], seed: int
@@ -29,11 +29,11 @@ class Nemesis:
         self._workers = list(workers)
         self._random = random.Random(seed)
         self._switch_is_on = False
-        self._sleeping: set[asyncio.Task[None]] = set()
+        self._resumptions: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Do each thing at least once, and continue until every signal is recorded."""
+        """Inject each fault at least once, and continue until every signal is recorded."""
         while not self._has_fed() or not self.counts:
             acts = [*self._acts()]
             self._random.shuffle(acts)
@@ -44,7 +44,7 @@ class Nemesis:
                 await act()
                 await asyncio.sleep(_PAUSE_SECONDS)
         await self._switch(is_on=False)
-        await asyncio.gather(*self._sleeping)
+        await asyncio.gather(*self._resumptions)
 
     def _acts(self) -> Sequence[tuple[str, Callable[[], Awaitable[None]]]]:
         return (
@@ -79,12 +79,12 @@ class Nemesis:
             return
         self._scene.stop(name)
 
-        async def wake_up() -> None:
+        async def resume_later() -> None:
             await asyncio.sleep(_STOPPED_SECONDS)
             self._scene.resume(name)
 
-        # Other things happen while the worker sleeps.
-        self._sleeping.add(asyncio.create_task(wake_up()))
+        # Other faults are injected while the worker is stopped.
+        self._resumptions.add(asyncio.create_task(resume_later()))
 
     async def _kill_feeder(self) -> None:
         if not self._has_fed():

@@ -1,4 +1,4 @@
-"""A scripted trial for each broken variant: it breaks its rule here, and the pipeline as it is does not."""
+"""A scripted trial for each broken variant: the variant breaks its rule in it, and the unchanged pipeline does not."""
 
 import asyncio
 import tempfile

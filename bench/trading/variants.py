@@ -25,7 +25,7 @@ def retry_unknown() -> None:
 
 
 def resend_without_lookup() -> None:
-    """Take an order without an answer for absent, without asking."""
+    """Treat an order without an answer as absent, without a lookup."""
 
     async def look_up(_client: object, _identifier: str) -> bus.ReconcileResult:
         return bus.Absent()
@@ -154,7 +154,7 @@ def ignore_stops() -> None:
 
 
 def forget_prepared() -> None:
-    """Start a market again without the orders that waited for it."""
+    """Start a market again without publishing the commands of the orders that waited for it."""
 
     async def repeat(*_ignored: object) -> None:
         return
@@ -163,7 +163,7 @@ def forget_prepared() -> None:
 
 
 def push_without_lookup() -> None:
-    """Send a push again without asking the push service for it."""
+    """Send a push again without asking the push service whether it arrived."""
 
     async def reconcile_push(*_ignored: object) -> bus.ReconcileResult:
         return bus.Absent()

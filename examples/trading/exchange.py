@@ -38,7 +38,7 @@ FAULTS = {
 
 
 class Book:
-    """Everything that happened, one JSON object per line. What was answered as booked is on disk."""
+    """Everything that happened, one JSON object per line. An order is on disk before it is answered as booked."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -47,12 +47,12 @@ class Book:
         self.orders = {line["identifier"]: line for line in lines if line["what"] in ("order", "rejected")}
         # The market of each identifier that was ever sent.
         self.markets = {line["identifier"]: line["market"] for line in lines if line["what"] == "post"}
-        # A line that was cut off by a crash is written over.
+        # Without the last line, if a crash has cut it off.
         self._path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         self._file = self._path.open("a")
 
     def write(self, what: str, **facts: Any) -> dict[str, Any]:
-        """Append a line, and wait until an order is on disk."""
+        """Append a line. An order or a rejection is also synced to the disk."""
         line = {"what": what, "at": time.time(), **facts}
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()

@@ -38,15 +38,15 @@ class ExecuteOrder(bus.Effect[dict[str, Any]]):
         return {"intent_id": event.payload["orderIntentId"], "number": event.payload["attemptNo"]}
 
     async def call(self, attempt: bus.Attempt) -> bus.CallResult:
-        """Send the order outside of any transaction. Nothing is sent if its attempt is already further."""
+        """Send the order outside of any transaction, unless its attempt is not PREPARED or its market is stopped."""
         order = await begin_send(self._store, **attempt.request)
         if order is None:
             return bus.Acked()
         answer = await self._exchange.place(order)
         await record_answer(self._store, order, answer)
-        # A throttled answer makes this process leave the exchange alone. The command then finds its attempt THROTTLED.
+        # After Throttled, the bus calls the exchange later. The command then sends nothing: its attempt is THROTTLED.
         return answer if isinstance(answer, bus.Throttled) else bus.Acked()
 
     async def reconcile(self, attempt: bus.Attempt) -> bus.ReconcileResult:
-        """After a crash in `call`, find out how far the attempt came. A call that may have gone out becomes UNKNOWN."""
+        """After a crash in `call`, return whether the attempt was sent. An attempt that is SENT becomes UNKNOWN."""
         return bus.Absent() if await presume_unknown(self._store, **attempt.request) else bus.Present()

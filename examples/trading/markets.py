@@ -46,7 +46,7 @@ async def resume_resolved_markets(store: TradeStore) -> None:
 
 
 async def change_kill_switch(store: TradeStore, market: str, requested_at: datetime | None, *, is_on: bool) -> None:
-    """Set a kill switch, and tell of it. A request that is older than the last change does nothing.
+    """Set a kill switch and publish the change. A request that is older than the last change does nothing.
 
     A person who sets a switch directly gives no time: this request is always the newest, whatever the clocks show.
     """
@@ -70,7 +70,7 @@ async def change_kill_switch(store: TradeStore, market: str, requested_at: datet
 
 
 async def _repeat_commands(trade: TradeTransaction, market: str) -> None:
-    """Publish the commands of PREPARED attempts again, because a stopped market has consumed them."""
+    """Publish the commands of PREPARED attempts again: the old ones ended without a call in the stopped market."""
     rows = await trade.rows(
         """SELECT order_intent_id, attempt_no, intent.market, owner_id, strategy_key, trace_id
            FROM everbit.order_attempt AS attempt JOIN everbit.order_intent AS intent ON intent.id = order_intent_id

@@ -13,7 +13,7 @@ _NOT_FOUND = 404
 
 
 class WebPush(bus.Effect[dict[str, Any]]):
-    """Send one push per event. The event id is its Topic, by which the push service can be asked for it."""
+    """Send one push per event. Its Topic is the event id, by which the push service shows whether it arrived."""
 
     # A push service does not refuse a repeated Topic, so an absent push is sent again only after some time.
     target = bus.Target(

@@ -76,8 +76,8 @@ def create_attempt(origin: Origin, intent_id: UUID, number: int) -> bus.Envelope
 async def begin_send(store: TradeStore, intent_id: str, number: int) -> OrderAttempt | None:
     """Mark an attempt as SENT and return it. Return None if it was sent already, or must not be sent now.
 
-    An attempt in a stopped market stays PREPARED. Whatever starts the market again repeats its command. If no answer
-    is recorded for too long, its command may be dead: the reconcile worker looks the order up.
+    An attempt in a stopped market stays PREPARED, and its command is published again when the market starts. If no
+    answer is recorded for too long, the command may be dead: the reconcile worker looks the order up.
     """
     async with store.transaction() as trade:
         await _insert_attempt(trade, intent_id, number)
@@ -99,7 +99,7 @@ async def begin_send(store: TradeStore, intent_id: str, number: int) -> OrderAtt
 
 
 async def presume_unknown(store: TradeStore, intent_id: str, number: int) -> bool:
-    """After the death of a sender, turn SENT into UNKNOWN. Return whether the attempt was never sent."""
+    """After the death of a sender, turn SENT into UNKNOWN. Return True if the attempt was not sent."""
     async with store.transaction() as trade:
         await trade.rows(
             """UPDATE everbit.order_attempt
@@ -134,7 +134,7 @@ async def record_answer(store: TradeStore, attempt: OrderAttempt, answer: bus.Ca
                 if await _leave_sent(trade, attempt, "THROTTLED", reason):
                     await _open_next(trade, attempt, _THROTTLED_WAIT if after is None else after)
             case bus.Throttled(after, reason):
-                # An earlier sender may be asleep with this identifier, so no other identifier may be used.
+                # An earlier sender that is stopped may still send this identifier, so no other one may be used.
                 await _leave_sent(trade, attempt, "UNKNOWN", reason, _THROTTLED_WAIT if after is None else after)
             case bus.Unknown(reason):
                 await _leave_sent(trade, attempt, "UNKNOWN", reason, store.settings.lookup_after)
@@ -255,7 +255,7 @@ async def _leave_unknown(trade: TradeTransaction, attempt: OrderAttempt, state: 
 async def _accept(
     trade: TradeTransaction, attempt: OrderAttempt, exchange_uuid: str, note: str, lookup_after: timedelta
 ) -> None:
-    """Record that the exchange has the order. This is true whatever the attempt was thought to be."""
+    """Record that the exchange has the order. It has the order whichever open state was recorded."""
     row = await trade.row(
         """UPDATE everbit.order_attempt
            SET state = 'ACKED', exchange_uuid = %(uuid)s, note = %(note)s, unknown_since = NULL, lookups = 0,
@@ -286,7 +286,7 @@ async def _reject(trade: TradeTransaction, attempt: OrderAttempt, reason: str) -
 
 
 async def _open_next(trade: TradeTransaction, attempt: OrderAttempt, wait: timedelta) -> None:
-    """Open the next attempt of a throttled one. Its command comes when the exchange wants to be called again."""
+    """Open the attempt after a throttled one. Its command is due when the exchange accepts calls again."""
     await _insert_attempt(trade, attempt.intent_id, attempt.number + 1)
     command = create_attempt(attempt.origin, attempt.intent_id, attempt.number + 1)
     await trade.events.publish(command, at=datetime.now(UTC) + wait)

@@ -1,4 +1,4 @@
--- The tables of the order pipeline. They lie in the database of the bus, so that one transaction covers both.
+-- The tables of the order pipeline. They are in the database of the bus, so that one transaction covers both.
 CREATE SCHEMA IF NOT EXISTS everbit;
 
 -- Whether orders may be sent. The row '*' stands for all markets. Every sender locks its rows FOR SHARE, so a switch
@@ -42,7 +42,7 @@ CREATE TABLE IF NOT EXISTS everbit.order_attempt (
     market text NOT NULL,
     state text NOT NULL DEFAULT 'PREPARED'
         CHECK (state IN ('PREPARED', 'SENT', 'ACKED', 'REJECTED', 'THROTTLED', 'UNKNOWN')),
-    -- How often this identifier was sent. After the second time an earlier sender may still be asleep with it.
+    -- How often this identifier was sent. From the second time on, an earlier sender that is stopped may still send it.
     sends int NOT NULL DEFAULT 0,
     sent_at timestamptz,
     unknown_since timestamptz,
@@ -55,7 +55,8 @@ CREATE TABLE IF NOT EXISTS everbit.order_attempt (
     CONSTRAINT attempt_number_once UNIQUE (order_intent_id, attempt_no),
     CONSTRAINT identifier_once UNIQUE (identifier)
 );
--- An intent has one attempt that is an order or may become one. Only a refusal of the exchange makes room for the next.
+-- An intent has at most one attempt that is an order or may become one. Only after THROTTLED or REJECTED may another
+-- attempt follow.
 CREATE UNIQUE INDEX IF NOT EXISTS one_live_attempt ON everbit.order_attempt (order_intent_id)
     WHERE state IN ('PREPARED', 'SENT', 'UNKNOWN', 'ACKED');
 CREATE INDEX IF NOT EXISTS due_lookups ON everbit.order_attempt (next_lookup_at) WHERE next_lookup_at IS NOT NULL;

@@ -1,4 +1,4 @@
-"""The system worker: it sets the kill switches that an event asks for, and `WebPush` tells of every stop and start."""
+"""The system worker: it sets the kill switches that an event requests. `WebPush` notifies of every stop and start."""
 
 from typing import Any
 

@@ -285,6 +285,17 @@ def data_directory_of(settings: Settings) -> Path:
     return directory_of(settings.database_url) or settings.base_directory / "realm"
 
 
+def create_data_directory(settings: Settings) -> Path:
+    """Create the directory of logs and checkouts if it is missing, and return it."""
+    directory = data_directory_of(settings)
+    if not directory.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        if is_embedded(settings.database_url):
+            # The server may run under another account, and its directory is in this one by default.
+            directory.chmod(0o711)
+    return directory
+
+
 def _required_directory(url: str) -> Path:
     directory = directory_of(url)
     if directory is None:

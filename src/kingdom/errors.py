@@ -9,12 +9,12 @@
     │   ├── MalformedEvent   an envelope or a payload does not fit its type
     │   ├── MalformedRequest a request over HTTP does not fit its type
     │   └── IllegalTransition the current state does not allow the request
-    ├── LeaseLost            another worker owns the delivery now: nothing was changed
+    ├── LeaseLost            the lease has ended, so another worker may own the delivery: nothing was changed
     ├── ProgramFailed        an external program (git, an agent, a check) failed or took too long
     ├── Unreadable           a stored document does not fit this version
     ├── NotFound             no such event, stream or record
     │   └── Ambiguous        a shortened id matches several ids
-    ├── Refused              who asks may not do this
+    ├── Refused              a request over the web is not permitted
     │   ├── NotSignedIn      the request has no valid session or token
     │   └── NotAllowed       the right for this request is missing
     └── Misconfigured        a declaration or a setting is wrong
@@ -129,7 +129,7 @@ class Ambiguous(NotFound):
 
 
 class Refused(KingdomError):
-    """Raised when a request over the web is refused, whatever it asks for."""
+    """Raised when a request over the web is not permitted."""
 
     code = "refused"
 

@@ -110,7 +110,10 @@ def read_environment(name: str) -> str | None:
 
 
 def environment_of_children(settings: Settings) -> dict[str, str]:
-    """Return the environment of a child process on the same store. Options would show the password to other users."""
+    """Return the environment of a child process on the same store.
+
+    The URL is not passed as an option, because other users can see the options of a process, and so the password.
+    """
     return {**os.environ, "KINGDOM_DATABASE_URL": settings.database_url, "KINGDOM_SCHEMA": settings.schema}
 
 

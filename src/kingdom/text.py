@@ -16,14 +16,14 @@ def with_reason(what: str, why: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text with visible control characters, so that untrusted text cannot control a terminal."""
+    """Return text with escaped control characters, so that untrusted text cannot control a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def plain(text: object) -> str:
-    """Return text on one line, with visible control characters."""
+    """Return text on one line, with escaped control characters."""
     return printable(" ".join(str(text).split()))
 
 

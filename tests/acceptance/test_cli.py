@@ -122,7 +122,7 @@ def test_an_impossible_command_fails_with_a_sentence_and_its_exit_code(
     assert done.out == ""
 
 
-def test_a_history_is_of_one_trial(cli: InProcessCli, tmp_path: Path) -> None:
+def test_a_directory_with_an_earlier_history_is_refused(cli: InProcessCli, tmp_path: Path) -> None:
     earlier = History(tmp_path, "publisher-1.3")
     earlier.write("ready")
     earlier.close()

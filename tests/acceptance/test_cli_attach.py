@@ -39,7 +39,7 @@ def at_work(runs: Runs) -> Iterator[str]:
 
 @needs_tmux
 @pytest.mark.parametrize("until", ["I wait for you", "trees/tree1/seen.txt"])
-def test_a_run_is_watched_in_a_terminal_of_its_own_and_left_alone(runs: Runs, at_work: str, until: str) -> None:
+def test_a_run_is_watched_in_tmux_and_keeps_running(runs: Runs, at_work: str, until: str) -> None:
     seen = runs.terminal.converse("attach", at_work, until=until, answer=LEAVE)
     assert seen.code == 0
     assert "read-only" in seen.out
@@ -78,7 +78,7 @@ def test_a_viewer_cannot_type_and_a_killed_terminal_leaves_nothing(
         watcher.wait()
     assert told_readonly == readonly
     os.kill(client, signal.SIGKILL)
-    eventually(lambda: not runs_still(server) and "gone")
+    eventually(lambda: not is_running(server) and "gone")
     os.close(theirs)
     os.close(ours)
 
@@ -92,7 +92,7 @@ def client_of(attached: Path) -> tuple[int, ...] | bool:
     return False
 
 
-def runs_still(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Return whether a process runs and is not a zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

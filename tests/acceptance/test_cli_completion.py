@@ -86,7 +86,7 @@ def assign(realm: Path, tasks: Sequence[str]) -> None:
     asyncio.run(make())
 
 
-def test_of_many_the_newest_are_offered(cli: InProcessCli, tmp_path: Path) -> None:
+def test_the_newest_of_many_ids_are_offered(cli: InProcessCli, tmp_path: Path) -> None:
     tasks = [f"task-202{year}0301-{number:03}" for year in (5, 6) for number in range(1, 151)]
     assign(tmp_path / "realm", [*tasks, "task-20270101-001"])
 

@@ -12,7 +12,7 @@ from tests.acceptance.sample_store import InProcessCli
 from tests.acceptance.store import open_rows, statuses
 from tests.acceptance.terminal import Terminal
 
-# Two streams want the same type, so that one event can be dead in both.
+# Two streams subscribe to the same type, so that one event can be dead in both.
 TOPOLOGY = Topology(
     [
         Stream(name="orders", subscribes=frozenset({"OrderPlaced"})),
@@ -135,7 +135,7 @@ def test_discarding_needs_consent_and_a_reason(cli_on_database: InProcessCli, ds
     assert entry["data"]["reason"] == "only a test"
 
 
-def test_only_completed_steps_are_reported(cli_on_database: InProcessCli, dsn: str) -> None:
+def test_a_repeated_id_is_done_and_counted_only_once(cli_on_database: InProcessCli, dsn: str) -> None:
     one, other = dead_orders(dsn, 2)
     redriven = cli_on_database("bus", "redrive", one, one, "--rate", "1000", "--stop-after", "0")
     assert "Redrove 1 of 2 dead letter(s)." in redriven.out

@@ -77,7 +77,7 @@ def test_modules_that_a_command_does_not_need_are_not_loaded(words: tuple[str, .
     assert loaded.isdisjoint(unneeded)
 
 
-def test_bloat_is_searched_but_not_in_loaded_data() -> None:
+def test_garbage_collection_is_enabled_and_skips_loaded_modules() -> None:
     tell = "atexit.register(lambda: print(gc.isenabled(), gc.get_freeze_count(), file=sys.stderr))"
     program = f"import atexit, gc, sys; {tell}; from kingdom.cli.main import main; main()"
     done = subprocess.run(
@@ -128,7 +128,7 @@ def test_nouns_are_singular() -> None:
         (("send", "demo.hello"), "'demo.hello' is not an event as JSON", "did you mean --type demo.hello?"),
     ],
 )  # fmt: skip
-def test_a_slip_is_reported_with_its_cause_and_the_next_step(
+def test_a_typing_error_is_reported_with_its_cause_and_the_next_step(
     cli: InProcessCli, words: tuple[str, ...], cause: str, step: str
 ) -> None:
     done = cli(*words)
@@ -183,7 +183,7 @@ def on_a_screen(*words: str, **environment: str) -> str:
     return screen.decode()
 
 
-def test_colours_are_for_terminals_that_want_them(sample: SampleStore) -> None:
+def test_colors_are_only_for_terminals_that_accept_them(sample: SampleStore) -> None:
     assert ESCAPE in on_a_screen("--help")
     assert ESCAPE not in on_a_screen("--help", NO_COLOR="1")
     assert ESCAPE not in on_a_screen("--help", TERM="dumb")
@@ -283,13 +283,13 @@ def test_a_damaged_item_is_reported_and_hides_nothing_else(
 ) -> None:
     shutil.copytree(sample.realm, tmp_path / "realm")
     asyncio.run(make_unreadable(tmp_path / "realm", sample.run))
-    for noun, spoilt in (("workflow", "wf-x"), ("event", "evt-cli-x"), ("assignment", "task-x")):
+    for noun, unreadable in (("workflow", "wf-x"), ("event", "evt-cli-x"), ("assignment", "task-x")):
         listed = cli(noun, "list", "--json")
         assert listed.code == 0
         assert listed.document
-        assert f"{spoilt} is left out" in listed.err
+        assert f"{unreadable} is left out" in listed.err
         assert cli(noun, "show", "last").code == 0
-        assert cli(noun, "show", spoilt).code == 1
+        assert cli(noun, "show", unreadable).code == 1
     for words, left_out in (
         ("ps", {"wf-x", "task-x"}),
         ("inbox", {"task-x", "task-y", "evt-cli-x"}),

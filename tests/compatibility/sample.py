@@ -32,7 +32,7 @@ FOLDER = Path(__file__).parent / "samples"
 STORE, MACHINE, PAYMENTS = "store", "machine", "payments"
 # One host is lost with all its files. The other host runs on the machine that opens the sample.
 GONE_HOST, HOST = "host-b", "host-a"
-# `lock` and `host.json` name the machine of a store. Without them it opens as one that was moved there.
+# `lock` and `host.json` name the machine of a store. Without them, the store opens like one that was moved.
 _LEFT_OUT = frozenset({f"{STORE}/bus/lock", f"{STORE}/bus/host.json", f"{MACHINE}/{GONE_HOST}", f"{MACHINE}/sources"})
 # Comments, commands of psql, and settings that a server of another version may refuse.
 _NOISE = ("--", "\\", "SET ", "SELECT pg_catalog.set_config(")

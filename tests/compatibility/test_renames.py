@@ -1,4 +1,4 @@
-"""The checks of the samples can fail: each rename below is one that would break the stores of users."""
+"""Show that the checks of the samples can fail: each rename below would break the stores of users."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Make a store look older: records ended, and dedup keys were taken, longer ago."""
+"""Make a store look older: its records have ended, and its dedup keys were taken, longer ago."""
 
 import time
 from collections.abc import Iterator

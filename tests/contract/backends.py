@@ -1,9 +1,7 @@
 """The backends that the contract tests use. A new backend adds a class and an entry in BACKENDS; no test changes."""
 
-import asyncio
 import json
 import shutil
-import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
@@ -22,10 +20,11 @@ from kingdom.backends.files import FilesBus, FilesOperations
 from kingdom.backends.files.journal.entry import EventRow
 from kingdom.backends.files.store import Store
 from kingdom.backends.files.system.processes import holders_of
-from kingdom.backends.postgres import PostgresBus, PostgresOperations, lease_renewals
+from kingdom.backends.postgres import PostgresBus, lease_renewals
 from kingdom.backends.postgres import bus as postgres_bus
 from kingdom.backends.postgres.faults import translate_errors
-from kingdom.bus import Bus, Envelope, LogCursor, LoggedEntry, Operations, RecordKind, Topology, Transaction
+from kingdom.bus import Bus, Envelope, Operations, RecordKind, Topology, Transaction
+from tests.contract.complete_log import CompleteLogOperations
 from tests.contract.picture import Picture, Row
 from tests.patience import PATIENCE_SECONDS
 
@@ -57,6 +56,8 @@ class BackendUnderTest(ABC):
     place_fixture: ClassVar[str]
     # True if an id given by a publisher is also compared with finished events.
     knows_ended_ids: ClassVar[bool]
+    # False if unrelated events would be in the way of those of a test.
+    has_bystanders: ClassVar[bool] = True
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -82,6 +83,10 @@ class BackendUnderTest(ABC):
     @abstractmethod
     def reset_shortcuts(self, bus: Bus) -> None:
         """Make the next claim and the next reap of a bus search the whole store."""
+
+    @abstractmethod
+    async def until_arrived(self, bus: Bus, stream: str) -> None:
+        """Wait until the published events of a stream can be claimed."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -124,6 +129,7 @@ class PostgresBackend(BackendUnderTest):
     name = "postgres"
     place_fixture = "dsn"
     knows_ended_ids = True
+    bus_type: Callable[..., PostgresBus] = PostgresBus
 
     def __init__(self, place: str) -> None:
         super().__init__(place)
@@ -134,7 +140,7 @@ class PostgresBackend(BackendUnderTest):
     async def open(
         self, topology: Topology, kinds: Collection[RecordKind], idle_limit: timedelta = LONG
     ) -> AsyncIterator[Bus]:
-        bus = PostgresBus(self.place, topology, tuple(kinds), idle_limit=idle_limit)
+        bus = self.bus_type(self.place, topology, tuple(kinds), idle_limit=idle_limit)
         with pytest.MonkeyPatch.context() as patch:
             # A renewal that has to wait, for a lock or for the processor, must not give up.
             patch.setattr(lease_renewals, "_TIMEOUT", f"SET statement_timeout = '{PATIENCE_SECONDS:.0f}s'")
@@ -169,6 +175,9 @@ class PostgresBackend(BackendUnderTest):
             "UPDATE kingdom.outbox_lease SET expires_at = clock_timestamp() - interval '1 s' WHERE token = ANY(%s)",
             [list(tokens)],
         )
+
+    async def until_arrived(self, bus: Bus, stream: str) -> None:
+        """Do nothing, because a published event is in the store."""
 
     def reset_shortcuts(self, bus: Bus) -> None:
         postgres = _postgres(bus)
@@ -239,42 +248,6 @@ class PostgresBackend(BackendUnderTest):
         return self._connection.execute(query).fetchall()
 
 
-class CompleteLogOperations(PostgresOperations):
-    """Waits before each read of the log until no older open transaction hides a part of it."""
-
-    def __init__(self, bus: PostgresBus, keeps_transaction_open: Callable[[], bool] = lambda: False) -> None:
-        super().__init__(bus)
-        self._keeps_transaction_open = keeps_transaction_open
-
-    async def read_log(self, after: LogCursor, limit: int, about: str | None = None) -> list[LoggedEntry]:
-        await self._until_log_is_complete()
-        return await super().read_log(after, limit, about)
-
-    async def log_end(self) -> LogCursor:
-        await self._until_log_is_complete()
-        return await super().log_end()
-
-    async def _until_log_is_complete(self) -> None:
-        """Wait for the end of all transactions that started before this call."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        _, newest = await self._open_transactions()
-        # A test that keeps a transaction open wants to read the log in this state.
-        while not self._keeps_transaction_open():
-            oldest, _ = await self._open_transactions()
-            if oldest >= newest:
-                return
-            assert time.monotonic() < deadline, "a transaction does not end, and hides the log"
-            await asyncio.sleep(0.01)
-
-    async def _open_transactions(self) -> tuple[int, int]:
-        """Return the numbers of the oldest open transaction and of the next transaction to begin."""
-        with translate_errors():
-            async with self._bus.pool.connection() as connection:
-                cursor = await connection.execute(_OPEN_TRANSACTIONS)
-                (row,) = await cursor.fetchall()
-        return int(row["oldest"]), int(row["newest"])
-
-
 class FilesBackend(BackendUnderTest):
     name = "files"
     place_fixture = "realm"
@@ -323,6 +296,9 @@ class FilesBackend(BackendUnderTest):
 
     def reset_shortcuts(self, bus: Bus) -> None:
         """Do nothing, because the index knows everything."""
+
+    async def until_arrived(self, bus: Bus, stream: str) -> None:
+        """Do nothing, because a published event is in the store."""
 
     def clear(self) -> None:
         """Remove every file except those by which open buses notice that they must reload."""
@@ -380,12 +356,6 @@ _ROWS: LiteralString = """
 SELECT id AS position, event_id, stream, CASE WHEN ordered THEN partition_key END AS key, status,
        isfinite(next_retry_at) AS ready, lease_token AS token, attempt_count AS attempt, max_attempts, crash_count
   FROM kingdom.outbox_event ORDER BY id
-"""
-
-
-_OPEN_TRANSACTIONS: LiteralString = """
-SELECT pg_snapshot_xmin(snapshot)::text AS oldest, pg_snapshot_xmax(snapshot)::text AS newest
-  FROM pg_current_snapshot() AS snapshot
 """
 
 

@@ -20,7 +20,7 @@ async def put_bystanders(bus: Bus) -> frozenset[UUID]:
     beside = [_of(name, "bystander") for name in ("line", "line", "skipping", "skipping")] + [_of("free")]
     delayed = _of(free)
     await bus.publish(*elsewhere, *beside)
-    # Only the heads of their keys, and all without one, are in flight.
+    # One event of each stream is in flight. In an ordered stream it is the head of a key.
     claims = {name: await bus.claim(name, 1, "bystander") for name in (*STREAMS, "line", "skipping", "free")}
     await bus.publish(delayed, at=utc_now() + _LONG)
     async with bus.transaction() as transaction:

@@ -63,7 +63,7 @@ async def work(_backend: BackendUnderTest, bus: Bus) -> None:
 
 
 async def die_of_zero(_backend: BackendUnderTest, bus: Bus) -> None:
-    """Run a Worker that one type of event kills."""
+    """Run a Worker that the event with the number 0 kills."""
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Ping")
@@ -120,7 +120,8 @@ PROGRAMS: dict[str, Callable[..., Awaitable[None]]] = {program.__name__: program
 async def main(name: str, place: str, program: str, *details: str) -> None:
     backend = BACKENDS[name](place)
     run = PROGRAMS[program]
-    # Without a keeper, because a Worker would give up a short lease that it cannot renew in time.
+    # Only `settle_late` gets short leases. The other programs run a Worker, which would give up a lease that it cannot
+    # renew in time.
     topology = QUICK if run is settle_late else TOPOLOGY
     async with backend.open(topology, KINDS, LONG if run in DYING else QUICK_IDLE) as bus:
         await run(backend, bus, *details)

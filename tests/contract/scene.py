@@ -134,6 +134,7 @@ class Scene:
     ) -> list[Delivery]:
         """Claim without shortcuts, so that an empty result means that no event is due."""
         self.backend.reset_shortcuts(bus or self.bus)
+        await self.backend.until_arrived(bus or self.bus, stream)
         return await (bus or self.bus).claim(stream, limit, by)
 
     async def claim_one(self, stream: str) -> Delivery:

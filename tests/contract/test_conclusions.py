@@ -49,7 +49,7 @@ class Following(Payment):
 
     async def reconcile(self, attempt: Attempt) -> ReconcileResult:
         del attempt
-        return Unclear("this bank has no counter to ask at")
+        return Unclear("this bank answers no questions")
 
     async def conclude(
         self, event: Event[dict[str, Any]], answer: Acked | Rejected, transaction: Transaction
@@ -65,7 +65,7 @@ class Following(Payment):
 
 @pytest.mark.parametrize(
     "trouble",
-    [Conflict("somebody was faster"), RuntimeError("a bug"), asyncio.CancelledError(), Retry(code="not yet")],
+    [Conflict("another was faster"), RuntimeError("a bug"), asyncio.CancelledError(), Retry(code="not yet")],
     ids=lambda trouble: type(trouble).__name__,
 )
 async def test_an_answer_is_kept_while_its_conclusion_is_tried_again(
@@ -115,7 +115,7 @@ async def count(transaction: Transaction) -> None:
     await transaction.put(replace(known, doc={"times": known.doc["times"] + 1}))
 
 
-async def test_a_conclusion_that_could_not_be_committed_is_drawn_again(scene: Scene, book: Path) -> None:
+async def test_a_conclusion_that_could_not_be_committed_is_repeated(scene: Scene, book: Path) -> None:
     event = bill()
     async with scene.bus.transaction() as transaction:
         await count(transaction)
@@ -168,7 +168,7 @@ MONTH = timedelta(days=31)
 
 
 class Unconcluded(Payment):
-    """Pays, and cannot conclude until it is repaired. Its target has no idempotency and finds no call again."""
+    """Pays, and concludes as `conclusion` says. Its target has no idempotency."""
 
     def __init__(self, book: Path, conclusion: Exception | Outcome) -> None:
         super().__init__(book, Idempotency.NOTHING)
@@ -189,7 +189,7 @@ async def retain_after(scene: Scene, time: timedelta) -> int:
 
 
 @pytest.mark.parametrize("conclusion", [RuntimeError("a bug"), Dead("not like this")], ids=["failed", "dead"])
-async def test_a_dead_letter_finds_its_ledger_however_old_it_is_and_a_redrive_does_not_call_again(
+async def test_the_ledger_of_a_dead_letter_is_kept_and_its_redrive_does_not_call_again(
     scene: Scene, book: Path, conclusion: Exception | Outcome
 ) -> None:
     event, payment = bill(), Unconcluded(book, conclusion)
@@ -206,7 +206,7 @@ async def test_a_dead_letter_finds_its_ledger_however_old_it_is_and_a_redrive_do
     assert await retain_after(scene, MONTH) == 1
 
 
-async def test_a_ledger_is_kept_for_its_time_after_its_conclusion_and_not_after_its_answer(
+async def test_the_retention_of_a_ledger_begins_at_its_conclusion_and_not_at_its_answer(
     scene: Scene, book: Path
 ) -> None:
     event, payment = bill(), Unconcluded(book, Defer.by(NO_WAIT, "not yet"))

@@ -100,7 +100,7 @@ async def test_only_a_dead_letter_can_be_patched(scene: Scene) -> None:
     assert await scene.log_types() == []
 
 
-async def test_a_redriven_event_starts_a_new_round_as_the_same_event(scene: Scene) -> None:
+async def test_a_redriven_event_is_the_same_event_at_its_first_attempt(scene: Scene) -> None:
     event = ping()
     await scene.bus.publish(event)
     await scene.settle(Retry(NO_WAIT), await scene.claim_one("free"))
@@ -113,7 +113,7 @@ async def test_a_redriven_event_starts_a_new_round_as_the_same_event(scene: Scen
     assert second.token > first.token
 
 
-async def test_every_round_is_kept_in_the_history(scene: Scene) -> None:
+async def test_every_redrive_is_kept_in_the_history(scene: Scene) -> None:
     await scene.bus.publish(ping())
     for code in ("one", "two", "three"):
         delivery = await scene.claim_one("free")
@@ -129,7 +129,7 @@ async def test_every_round_is_kept_in_the_history(scene: Scene) -> None:
     assert all(a["at"] <= b["at"] for a, b in pairwise(letter.history))
 
 
-async def test_a_quarantined_event_can_be_redriven_with_a_clean_slate(scene: Scene) -> None:
+async def test_a_quarantined_event_is_no_longer_suspect_after_its_redrive(scene: Scene) -> None:
     await scene.bus.publish(ping())
     for _ in range(4):
         await scene.lose(await scene.claim_one("free"))
@@ -152,7 +152,7 @@ async def test_a_redrive_of_events_that_are_not_dead_does_nothing(scene: Scene) 
     assert await scene.log_types() == []
 
 
-async def test_a_discarded_letter_has_ended_for_good(scene: Scene) -> None:
+async def test_a_discarded_letter_can_be_neither_redriven_nor_discarded_again(scene: Scene) -> None:
     event = ping()
     await scene.bus.publish(event)
     dead = await scene.kill_next("free")
@@ -196,13 +196,13 @@ async def test_the_cancellation_of_a_waiting_event_makes_it_a_dead_letter(scene:
 
 async def test_the_cancellation_of_a_running_event_is_seen_at_its_renewal(scene: Scene) -> None:
     await scene.bus.publish(ping(1), ping(2))
-    running, neighbour = await scene.claim("free")
+    running, neighbor = await scene.claim("free")
     assert await scene.cancel(running) == "requested"
     renewal = scene.bus.renew({running.token: HOUR})
     assert renewal.alive == {running.token}
     assert renewal.cancelled == {running.position}
     await scene.settle(Dead("cancelled", "cancelled"), running)
-    await scene.settle(Done(), neighbour)
+    await scene.settle(Done(), neighbor)
 
 
 async def test_an_event_that_has_ended_cannot_be_cancelled(scene: Scene) -> None:
@@ -213,7 +213,7 @@ async def test_an_event_that_has_ended_cannot_be_cancelled(scene: Scene) -> None
         await scene.operations.cancel(delivery.envelope.event_id, "free", actor="tester")
 
 
-async def test_an_event_that_was_cancelled_while_it_waited_for_its_key_is_listed(scene: Scene) -> None:
+async def test_an_event_that_was_cancelled_while_it_waited_for_another_of_its_key_is_listed(scene: Scene) -> None:
     await scene.bus.publish(step("k", 1), second := step("k", 2))
     assert await scene.cancel(second) == "cancelled"
     assert ids(await scene.dead()) == ids(await scene.dead(stream="line")) == [second.event_id]

@@ -16,8 +16,8 @@ from tests.contract.outside import Payment, be_cancelled, calls
 from tests.contract.processes import child
 from tests.contract.scene import ATTEMPTS, HOUR, Scene, eventually
 
-# The other fields of a ledger before it listed events.
-_ENDED_NEVER = {"response": None, "awaiting": False, "concluded": False}
+# The remaining fields of a ledger from the version that did not list events yet.
+_OLD_LEDGER_FIELDS = {"response": None, "awaiting": False, "concluded": False}
 
 
 @pytest.fixture
@@ -94,11 +94,11 @@ async def test_the_clock_of_the_store_decides_when_an_absent_call_may_be_made_ag
     # The clock of the next host is ahead.
     monkeypatch.setattr("kingdom.bus.effects.perform.utc_now", lambda: utc_now() + 2 * HOUR, raising=False)
     async with paying(scene, slow):
-        await eventually(lambda: _waits_for_it(scene, event), "the event waits")
+        await eventually(lambda: _waits_for_the_call_to_appear(scene, event), "the event waits")
     assert calls(book) == []
 
 
-async def test_a_call_that_can_arrive_during_its_lookup_is_looked_up_again(scene: Scene, book: Path) -> None:
+async def test_an_event_waits_if_its_call_may_have_arrived_during_the_lookup(scene: Scene, book: Path) -> None:
     looks = 0
 
     class Slow(Payment):
@@ -109,7 +109,7 @@ async def test_a_call_that_can_arrive_during_its_lookup_is_looked_up_again(scene
             del attempt
             nonlocal looks
             looks += 1
-            # If the clock of the store can be moved, an hour passes before the response.
+            # If the clock of the store can be moved, two hours pass before the response.
             passing.enter_context(time_passing(scene.backend, 2 * HOUR))
             return Absent()
 
@@ -119,15 +119,17 @@ async def test_a_call_that_can_arrive_during_its_lookup_is_looked_up_again(scene
     await scene.bus.publish(event)
     with ExitStack() as passing:
         async with paying(scene, slow):
-            await eventually(lambda: _waits_for_it(scene, event), "the event waits")
+            await eventually(lambda: _waits_for_the_call_to_appear(scene, event), "the event waits")
     assert looks == 1
 
 
-async def _waits_for_it(scene: Scene, event: Envelope) -> bool:
+async def _waits_for_the_call_to_appear(scene: Scene, event: Envelope) -> bool:
     return "but still may" in ((await scene.situation(event)).error_message or "")
 
 
-async def test_a_call_to_a_target_that_excludes_no_late_sender_goes_to_a_person(scene: Scene, book: Path) -> None:
+async def test_an_absent_call_to_a_target_without_idempotency_is_not_sent_and_ends_dead(
+    scene: Scene, book: Path
+) -> None:
     event = bill()
     await scene.bus.publish(event)
     async with child(scene, "die_before_paying", str(book)) as victim:
@@ -141,7 +143,7 @@ async def test_a_call_to_a_target_that_excludes_no_late_sender_goes_to_a_person(
     assert await scene.log_types() == ["effect.unclear"]
 
 
-async def test_a_zombie_that_wakes_up_to_send_sends_what_its_successor_sent(scene: Scene, book: Path) -> None:
+async def test_a_stopped_worker_that_sends_late_uses_the_identifier_of_its_successor(scene: Scene, book: Path) -> None:
     await scene.bus.publish(bill())
     async with child(scene, "pay_late", str(book)) as zombie:
         assert (await zombie.read_facts())["paying"]
@@ -179,13 +181,13 @@ async def test_one_key_on_two_targets_is_two_effects(scene: Scene, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("target", "made"), [("bank", 1), ("another bank", 2)])
-async def test_a_ledger_of_an_earlier_version_counts_for_its_own_target(
+async def test_a_ledger_of_an_earlier_version_counts_only_for_its_own_target(
     scene: Scene, book: Path, target: str, made: int
 ) -> None:
     book.write_text("the-call\n")
     attempt = {"number": 1, "identifier": "the-call", "state": "SENT", "fence": 1, "sent_at": None}
     doc = {"target": target, "request": {"invoice": 1}, "attempts": [attempt | {"inherited": False, "note": ""}]}
-    old = Record(kind=EFFECTS.name, id="invoice-1", state="SENT", indexed={"owner": ""}, doc=doc | _ENDED_NEVER)
+    old = Record(kind=EFFECTS.name, id="invoice-1", state="SENT", indexed={"owner": ""}, doc=doc | _OLD_LEDGER_FIELDS)
     event = bill()
     async with scene.bus.transaction() as transaction:
         await transaction.put(old)
@@ -224,7 +226,9 @@ async def test_a_call_that_failed_without_an_answer_is_looked_up_first(scene: Sc
     assert await ledger_state(scene) == "ACKED"
 
 
-async def test_a_call_cancelled_from_inside_is_unknown_and_counts(scene: Scene, book: Path) -> None:
+async def test_a_call_that_awaits_a_cancelled_task_is_unknown_and_counts_as_an_attempt(
+    scene: Scene, book: Path
+) -> None:
     asked = 0
 
     class Cancelled(Payment):
@@ -245,7 +249,9 @@ async def test_a_call_cancelled_from_inside_is_unknown_and_counts(scene: Scene, 
     assert await ledger_state(scene) == "UNKNOWN"
 
 
-async def test_a_lookup_cancelled_from_inside_proves_nothing_and_counts(scene: Scene, book: Path) -> None:
+async def test_a_lookup_that_awaits_a_cancelled_task_is_unclear_and_counts_as_an_attempt(
+    scene: Scene, book: Path
+) -> None:
     looks = 0
 
     class Cancelled(Payment):
@@ -269,7 +275,7 @@ async def test_a_lookup_cancelled_from_inside_proves_nothing_and_counts(scene: S
     assert (situation.status, situation.error_code) == ("DEAD", "effect_unclear")
 
 
-async def test_text_that_no_store_can_keep_costs_no_answer_and_raises_no_alarm(scene: Scene, book: Path) -> None:
+async def test_results_with_text_that_no_store_can_keep_are_recorded(scene: Scene, book: Path) -> None:
     class Babbling(Payment):
         async def call(self, attempt: Attempt) -> CallResult:
             await super().call(attempt)

@@ -1,4 +1,4 @@
-"""A Transaction inside the caller's own: the caller's rows and the events, all or nothing."""
+"""A transaction of the bus inside the caller's: the caller's rows and the events are committed together."""
 
 import asyncio
 from contextlib import suppress
@@ -62,7 +62,7 @@ async def test_a_block_that_fails_leaves_the_callers_transaction_to_the_caller(s
     assert await scene.claim("free") == []
 
 
-async def test_the_callers_errors_stay_the_callers(scene: Scene) -> None:
+async def test_errors_of_the_callers_statements_are_raised_unchanged(scene: Scene) -> None:
     async with scene.backend.caller(scene.bus) as caller:
         with pytest.raises(psycopg.errors.UndefinedTable):
             async with caller.join():
@@ -157,7 +157,7 @@ async def test_a_publisher_whose_predecessor_rolls_back_makes_the_head(
 
 
 @pytest.mark.parametrize("isolation", [None, REPEATABLE])
-async def test_a_publisher_and_the_end_of_the_last_event_of_a_key_lose_no_head(
+async def test_an_event_published_while_the_last_of_its_key_ends_becomes_the_head_or_conflicts(
     scene: Scene, isolation: IsolationLevel | None
 ) -> None:
     await scene.bus.publish(step(number=0))
@@ -177,7 +177,7 @@ async def test_a_publisher_and_the_end_of_the_last_event_of_a_key_lose_no_head(
     assert kept or isolation
 
 
-async def test_the_end_of_the_last_event_of_a_key_does_not_overlook_a_new_one(scene: Scene) -> None:
+async def test_settling_the_last_event_of_a_key_finds_an_event_published_at_the_same_time(scene: Scene) -> None:
     await scene.bus.publish(step(number=0))
     last, event = await scene.claim_one("line"), step(number=1)
     async with scene.backend.caller(scene.bus) as caller, scene.backend.caller(scene.bus) as worker:
@@ -191,7 +191,7 @@ async def test_the_end_of_the_last_event_of_a_key_does_not_overlook_a_new_one(sc
     assert ids(await scene.drain("line")) == [event.event_id]
 
 
-async def test_an_old_snapshot_settles_nothing_in_a_line_and_loses_no_head(scene: Scene) -> None:
+async def test_a_transaction_with_an_old_snapshot_cannot_settle_an_ordered_event(scene: Scene) -> None:
     await scene.bus.publish(step(number=0))
     last, event = await scene.claim_one("line"), step(number=1)
     async with scene.backend.caller(scene.bus, isolation=REPEATABLE) as worker:
@@ -204,7 +204,7 @@ async def test_an_old_snapshot_settles_nothing_in_a_line_and_loses_no_head(scene
     assert ids(await scene.drain("line")) == [event.event_id]
 
 
-async def test_an_old_snapshot_publishes_to_a_key_that_has_ended_since(scene: Scene) -> None:
+async def test_a_transaction_with_an_old_snapshot_publishes_to_an_ended_key_or_conflicts(scene: Scene) -> None:
     await scene.bus.publish(step(number=0))
     last, event = await scene.claim_one("line"), step(number=1)
     async with scene.backend.caller(scene.bus, isolation=REPEATABLE) as caller:

@@ -106,7 +106,7 @@ async def test_nothing_of_a_transaction_that_settles_too_late_is_kept(scene: Sce
     assert await scene.log_types() == []
 
 
-async def test_a_transaction_holds_only_the_deliveries_that_are_still_ours(scene: Scene) -> None:
+async def test_a_transaction_holds_only_the_deliveries_that_are_still_leased(scene: Scene) -> None:
     await scene.bus.publish(ping(1), ping(2))
     lost, ours = await scene.claim_one("free"), await scene.claim_one("free")
     await scene.lose(lost)
@@ -127,7 +127,7 @@ async def test_a_lease_ends_with_its_last_event_though_a_settlement_failed_befor
     assert first.token not in scene.picture.leases
 
 
-async def test_the_renewal_of_a_lost_lease_says_so_and_changes_nothing(scene: Scene) -> None:
+async def test_a_renewal_reports_only_leases_that_are_not_lost_and_changes_nothing(scene: Scene) -> None:
     await scene.bus.publish(ping())
     stale = await scene.claim_one("free")
     await scene.lose(stale)
@@ -162,7 +162,7 @@ async def test_a_delivery_is_settled_once(scene: Scene, stream: str, make: Make,
             await scene.settle(second, delivery)
 
 
-async def test_of_a_half_settled_lease_only_the_rest_returns(scene: Scene) -> None:
+async def test_only_the_unsettled_events_of_a_lost_lease_are_requeued(scene: Scene) -> None:
     await scene.bus.publish(*map(ping, range(4)))
     done, retried, rest, other = await scene.claim("free")
     await scene.settle(Done(), done)
@@ -173,7 +173,7 @@ async def test_of_a_half_settled_lease_only_the_rest_returns(scene: Scene) -> No
     assert {rest.position, other.position} == {row.position for row in scene.picture.rows if row.crash_count}
 
 
-async def test_a_half_settled_lease_is_kept_for_the_rest_of_it(scene: Scene) -> None:
+async def test_a_lease_is_kept_until_its_last_event_is_settled(scene: Scene) -> None:
     await scene.bus.publish(ping(1), ping(2))
     done, rest = await scene.claim("free")
     await scene.settle(Done(), done)
@@ -183,7 +183,7 @@ async def test_a_half_settled_lease_is_kept_for_the_rest_of_it(scene: Scene) -> 
     await scene.settle(Done(), rest)
 
 
-async def test_a_lease_that_was_settled_whole_gives_nothing_back(scene: Scene) -> None:
+async def test_no_event_of_a_completely_settled_lease_is_requeued(scene: Scene) -> None:
     await scene.bus.publish(ping(1), ping(2))
     deliveries = await scene.claim("free")
     await scene.settle(Done(), deliveries[0])
@@ -194,7 +194,7 @@ async def test_a_lease_that_was_settled_whole_gives_nothing_back(scene: Scene) -
         await scene.settle(Done(), owner)
 
 
-async def test_two_reapers_give_each_event_back_once(scene: Scene) -> None:
+async def test_concurrent_reapers_requeue_each_event_once(scene: Scene) -> None:
     await scene.bus.publish(*map(ping, range(60)))
     deliveries = [await scene.claim_one("free") for _ in range(60)]
     scene.backend.expire({delivery.token for delivery in deliveries})
@@ -217,7 +217,7 @@ async def test_a_late_settlement_does_not_end_the_newer_lease_of_the_same_proces
     assert await scene.lose(owner) == 1
 
 
-async def test_events_released_unrun_keep_their_attempt_and_their_place(scene: Scene) -> None:
+async def test_released_events_keep_their_attempt_number_and_their_order(scene: Scene) -> None:
     events = [step(number=number) for number in range(3)]
     await scene.bus.publish(*events)
     deliveries = await scene.claim("line")

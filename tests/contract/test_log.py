@@ -156,7 +156,7 @@ async def test_readers_see_every_entry_of_many_writers_once_and_in_the_same_orde
     try:
         await asyncio.gather(*map(write, range(6)))
     finally:
-        # Also on a backend without such callers, because the reader must end with this test.
+        # On a backend without callers, `write` skips the test. The readers must end then too.
         writing = False
         await asyncio.gather(*following)
     kept = {name for group in names for name in group if not name.endswith(("3", "6", "9"))}
@@ -168,7 +168,7 @@ async def test_readers_see_every_entry_of_many_writers_once_and_in_the_same_orde
     assert [logged.entry.type for logged in whole] == readers[0].seen
 
 
-async def test_an_effect_never_precedes_its_cause(scene: Scene) -> None:
+async def test_an_entry_comes_after_the_entries_that_its_transaction_could_read(scene: Scene) -> None:
     async with scene.backend.caller(scene.bus) as late, scene.backend.caller(scene.bus) as unrelated:
         # A transaction gets its number with its first write, here before the cause exists.
         async with late.join() as transaction:
@@ -192,7 +192,7 @@ async def test_the_log_is_kept_after_its_own_cursors_and_not_after_those_of_anot
     assert not await scene.operations.keeps_log_after(LogCursor(end.epoch + 1_000_000, end.sequence + 1_000_000))
 
 
-async def test_an_open_writer_is_the_lag_of_the_log(scene: Scene) -> None:
+async def test_the_age_of_an_open_writing_transaction_is_the_lag_of_the_log(scene: Scene) -> None:
     async with scene.backend.caller(scene.bus) as writer:
         assert await scene.operations.log_lag() == timedelta()
         async with writer.join() as transaction:

@@ -116,13 +116,13 @@ class BusMachine(RuleBasedStateMachine):
     def publish_again(self, data: st.DataObject) -> None:
         row = data.draw(st.sampled_from(self.picture.rows))
         key = row.line[1] if row.line else None
-        self.is_duplicate(Envelope(type="Any", event_id=row.event_id, stream=row.stream, partition_key=key))
+        self.check_is_duplicate(Envelope(type="Any", event_id=row.event_id, stream=row.stream, partition_key=key))
 
     @rule(data=DATA)
     @precondition(lambda self: self.model.done)
     def publish_what_was_handled(self, data: st.DataObject) -> None:
         stream, event_id = data.draw(st.sampled_from(sorted(self.model.done)))
-        self.is_duplicate(Envelope(type="Any", event_id=event_id, stream=stream, partition_key="hot"))
+        self.check_is_duplicate(Envelope(type="Any", event_id=event_id, stream=stream, partition_key="hot"))
 
     @rule(off=st.timedeltas(-CLOCK_STEP, CLOCK_STEP))
     def set_clock(self, off: timedelta) -> None:
@@ -238,7 +238,7 @@ class BusMachine(RuleBasedStateMachine):
 
     @rule(stream=st.sampled_from(STREAMS))
     def pause_or_resume(self, stream: str) -> None:
-        # One at a time, so that events are always left.
+        # Pause only one stream at a time, so that the other streams always have events to claim.
         if self.model.paused:
             self.resume()
         else:
@@ -292,7 +292,7 @@ class BusMachine(RuleBasedStateMachine):
         self.model.published.add((stream, event.event_id))
         return event
 
-    def is_duplicate(self, event: Envelope) -> None:
+    def check_is_duplicate(self, event: Envelope) -> None:
         before = self.picture
         assert len(self.bench.run(self.scene.bus.publish(event))) == 1
         assert self.picture == before
@@ -376,7 +376,7 @@ def test_any_order_of_operations_keeps_every_promise(one_bench: Bench) -> None:
 @pytest.mark.long
 def test_new_orders_of_operations_keep_every_promise(one_bench: Bench, pytestconfig: pytest.Config) -> None:
     number = pytestconfig.getoption("hypothesis_seed") or str(random.randrange(2**32))
-    print(f"run the same examples again with --hypothesis-seed={number}")  # noqa: T201 - for who looks into a failure
+    print(f"run the same examples again with --hypothesis-seed={number}")  # noqa: T201 - to repeat a failure
     explore(one_bench, examples=150, with_seed=int(number))
 
 

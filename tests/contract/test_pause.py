@@ -43,7 +43,7 @@ async def test_events_published_during_a_pause_are_delivered_after_it(scene: Sce
     assert ids(await scene.claim("free")) == [event.event_id]
 
 
-async def test_a_lease_lost_during_a_pause_returns_after_it(scene: Scene) -> None:
+async def test_an_event_whose_lease_was_lost_during_a_pause_is_delivered_after_it(scene: Scene) -> None:
     await scene.bus.publish(ping())
     delivery = await scene.claim_one("free")
     await pause(scene, "free")
@@ -76,7 +76,7 @@ async def test_resuming_one_stream_leaves_the_others_paused(scene: Scene) -> Non
     assert await scene.claim("line") == []
 
 
-async def test_an_event_that_waits_for_its_retry_is_not_in_flight_although_its_lease_holds_others(scene: Scene) -> None:
+async def test_an_event_that_waits_for_its_retry_is_not_counted_as_in_flight(scene: Scene) -> None:
     await scene.bus.publish(ping(), ping())
     first, _ = await scene.claim("free")
     await scene.settle(Retry(HOUR), first)
@@ -93,7 +93,7 @@ async def test_pause_and_resume_are_written_to_the_log(scene: Scene) -> None:
     assert entries[0].data == {"stream": "free", "reason": "maintenance"}
 
 
-async def test_a_running_worker_stops_claiming_and_continues_by_itself(scene: Scene) -> None:
+async def test_a_running_worker_stops_claiming_during_a_pause_and_continues_after_it(scene: Scene) -> None:
     dispatcher, handled = Dispatcher(), list[int]()
 
     @dispatcher.reaction("Ping")
@@ -122,7 +122,7 @@ async def test_the_state_of_every_stream_is_counted(scene: Scene) -> None:
     await pause(scene, "line")
     stats = {stats.stream: stats for stats in await scene.operations.stats()}
     free, line = stats["free"], stats["line"]
-    # In each stream, one of the bystanders is in flight, in the line one waits behind it.
+    # In each stream one bystander is in flight. In the stream `line`, another one waits behind it.
     assert (free.pending, free.processing, free.dead, free.paused) == (2, 1 + 1, 1, None)
     assert (line.pending, line.processing, line.dead, line.paused) == (1 + 1, 0 + 1, 0, "maintenance")
     assert free.oldest_pending_seconds >= 0

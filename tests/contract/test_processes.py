@@ -36,7 +36,7 @@ async def recovering(scene: Scene) -> AsyncIterator[None]:
         yield
 
 
-async def test_a_zombie_that_wakes_up_past_its_lease_changes_nothing(scene: Scene) -> None:
+async def test_a_stopped_process_that_continues_after_its_lease_changes_nothing(scene: Scene) -> None:
     await scene.bus.publish(ping())
     async with child(scene, "settle_late") as zombie:
         token = (await zombie.read_facts())["token"]
@@ -115,14 +115,14 @@ async def test_an_event_that_kills_every_worker_ends_dead_and_the_others_are_don
         await scene.lose_all()
     async with recovering(scene):
         await eventually(lambda: not [row for row in scene.picture.rows if row.open], "the others are done")
-    # At most once with others, which only makes it a suspect, and three times alone.
+    # At most one kill while the event shares its lease, which only makes it a suspect, and three kills alone.
     assert 0 < killed <= 4
     (letter,) = await scene.dead()
     assert (letter.error_code, letter.envelope["payload"]) == ("quarantined", {"number": 0})
     assert [scene.picture.ended[event] for event in scene.picture.ended] == [["free"], ["free"]]
 
 
-async def test_a_process_stopped_with_key_rows_locked_is_thrown_out_within_about_a_lease(scene: Scene) -> None:
+async def test_a_process_that_is_stopped_while_it_locks_a_key_does_not_block_other_publishers(scene: Scene) -> None:
     mine: Envelope = step("k", 1)
     async with child(scene, "publish_slowly") as holder:
         assert (await holder.read_facts())["locked"] == "k"

@@ -40,7 +40,7 @@ async def test_an_id_that_was_handled_is_a_duplicate(scene: Scene, stream: str, 
 
 
 @pytest.mark.parametrize(("stream", "make"), BOTH_STREAMS)
-async def test_a_generated_id_is_not_searched_among_ended_events(scene: Scene, stream: str, make: Make) -> None:
+async def test_a_generated_id_is_not_compared_with_ended_events(scene: Scene, stream: str, make: Make) -> None:
     event = make()
     await scene.bus.publish(event)
     await scene.drain(stream)
@@ -60,7 +60,7 @@ async def test_only_ended_events_are_left_out_of_a_batch(scene: Scene, stream: s
     assert ids(await scene.drain(stream)) == ids(left)
 
 
-async def test_each_stream_knows_its_own(scene: Scene) -> None:
+async def test_each_stream_recognizes_its_own_copy_as_a_duplicate(scene: Scene) -> None:
     event = given(Envelope(type="Both", partition_key="k"))
     await scene.bus.publish(event)
     for stream in ("free", "line"):
@@ -91,7 +91,7 @@ async def test_an_event_that_is_open_dead_or_discarded_is_a_duplicate_too(scene:
     assert await scene.claim("skipping") == []
 
 
-async def test_a_large_batch_is_searched_too(scene: Scene) -> None:
+async def test_ended_events_in_a_large_batch_are_duplicates(scene: Scene) -> None:
     events = [given(ping(number)) for number in range(COPIED)]
     await scene.bus.publish(*events[:3])
     await scene.drain("free")
@@ -100,7 +100,7 @@ async def test_a_large_batch_is_searched_too(scene: Scene) -> None:
     assert len(scene.picture.rows) == COPIED - 3
 
 
-async def test_events_published_with_records_and_settlements_are_searched_too(scene: Scene) -> None:
+async def test_an_ended_event_that_is_published_together_with_a_settlement_is_a_duplicate(scene: Scene) -> None:
     known = given(step())
     await scene.bus.publish(known)
     await scene.drain("line")
@@ -113,7 +113,7 @@ async def test_events_published_with_records_and_settlements_are_searched_too(sc
     assert ids(await scene.drain("line")) == [following.event_id]
 
 
-async def test_an_event_whose_id_is_passed_is_known_by_it(scene: Scene) -> None:
+async def test_an_id_that_is_passed_to_an_event_type_counts_as_given(scene: Scene) -> None:
     number = EventType(name="Ping", payload=dict[str, int])
     event = number.envelope({"number": 1}, event_id=uuid4())
     assert event.event_id_given

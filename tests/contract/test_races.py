@@ -27,7 +27,7 @@ async def settling(scene: Scene, outcome: AnyOutcome, *deliveries: Delivery) -> 
 
 
 @pytest.mark.parametrize(("stream", "make"), BOTH_STREAMS)
-async def test_a_reaper_passes_over_a_lease_that_is_being_settled(
+async def test_a_reaper_skips_a_lease_that_is_being_settled(
     scene: Scene,
     stream: str,
     make: Make,
@@ -82,7 +82,7 @@ async def test_a_renewal_that_meets_the_reaper_comes_too_late(scene: Scene) -> N
     assert (await scene.claim_one("free")).attempt == 2
 
 
-async def test_a_reaper_passes_over_a_lease_that_is_being_renewed(scene: Scene) -> None:
+async def test_a_reaper_skips_a_lease_that_is_being_renewed(scene: Scene) -> None:
     await scene.bus.publish(ping())
     delivery = await scene.claim_one("free")
     scene.backend.expire([delivery.token])
@@ -95,7 +95,7 @@ async def test_a_reaper_passes_over_a_lease_that_is_being_renewed(scene: Scene) 
     await scene.settle(Done(), delivery)
 
 
-async def test_a_redrive_waits_for_the_settlement_of_the_last_of_its_key(scene: Scene) -> None:
+async def test_a_redrive_waits_for_the_settlement_of_the_last_event_of_its_key(scene: Scene) -> None:
     await scene.bus.publish(skip(number=0), skip(number=1))
     dead = await scene.kill_next("skipping")
     last = await scene.claim_one("skipping")
@@ -124,7 +124,7 @@ async def test_a_settlement_waits_for_the_redrive_of_an_event_of_its_key(scene: 
     assert second.envelope.payload["number"] == 2
 
 
-async def test_a_redrive_that_meets_a_claim_of_the_head_waits_its_turn(scene: Scene) -> None:
+async def test_an_event_redriven_while_its_head_is_claimed_waits_for_the_head(scene: Scene) -> None:
     await scene.bus.publish(skip(number=0), skip(number=1))
     dead = await scene.kill_next("skipping")
     follower = next(row for row in scene.picture.rows if row.open)
@@ -142,7 +142,7 @@ async def test_a_redrive_that_meets_a_claim_of_the_head_waits_its_turn(scene: Sc
     assert ids(await scene.drain("skipping")) == [dead.envelope.event_id]
 
 
-async def test_of_two_redrives_at_once_one_acts(scene: Scene) -> None:
+async def test_only_one_of_two_concurrent_redrives_takes_effect(scene: Scene) -> None:
     await scene.bus.publish(step(), step(number=1))
     dead = await scene.kill_next("line")
     with scene.backend.stalled_event(dead.position):

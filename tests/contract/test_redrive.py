@@ -18,14 +18,14 @@ def numbers(deliveries: list[Delivery]) -> list[int]:
     return [delivery.envelope.payload["number"] for delivery in deliveries]
 
 
-async def test_redriven_with_its_head_pending_an_event_goes_first(scene: Scene) -> None:
+async def test_an_event_redriven_while_its_head_is_pending_goes_first(scene: Scene) -> None:
     await line_of(scene, 3)
     dead = await scene.kill_next("skipping")
     await scene.redrive(dead)
     assert numbers(await scene.drain("skipping")) == [0, 1, 2]
 
 
-async def test_redriven_with_its_key_gone_an_event_is_the_head_again(scene: Scene) -> None:
+async def test_an_event_redriven_after_its_key_was_removed_is_the_head_again(scene: Scene) -> None:
     await line_of(scene, 1)
     dead = await scene.kill_next("skipping")
     await scene.redrive(dead)
@@ -34,7 +34,7 @@ async def test_redriven_with_its_key_gone_an_event_is_the_head_again(scene: Scen
     assert scene.picture.keys == {}
 
 
-async def test_redriven_with_its_head_in_flight_an_event_comes_right_after_it(scene: Scene) -> None:
+async def test_an_event_redriven_while_its_head_is_in_flight_comes_right_after_it(scene: Scene) -> None:
     await line_of(scene, 4)
     dead = await scene.kill_next("skipping")
     flying = await scene.claim_one("skipping")
@@ -45,7 +45,7 @@ async def test_redriven_with_its_head_in_flight_an_event_comes_right_after_it(sc
     assert numbers(await scene.drain("skipping")) == [0, 2, 3]
 
 
-async def test_redriven_with_a_run_in_flight_an_event_comes_right_after_the_run(scene: Scene) -> None:
+async def test_an_event_redriven_while_a_run_is_in_flight_comes_right_after_the_run(scene: Scene) -> None:
     await line_of(scene, 4)
     dead = await scene.kill_next("skipping")
     run = await scene.claim("skipping")
@@ -58,7 +58,7 @@ async def test_redriven_with_a_run_in_flight_an_event_comes_right_after_the_run(
     assert numbers(await scene.drain("skipping")) == [0]
 
 
-async def test_redriven_with_a_run_half_settled_an_event_waits_for_its_rest(scene: Scene) -> None:
+async def test_an_event_redriven_while_a_run_is_half_settled_waits_for_the_rest_of_the_run(scene: Scene) -> None:
     await line_of(scene, 4)
     dead = await scene.kill_next("skipping")
     run = await scene.claim("skipping")
@@ -71,7 +71,7 @@ async def test_redriven_with_a_run_half_settled_an_event_waits_for_its_rest(scen
 
 
 @pytest.mark.parametrize("together", [True, False])
-async def test_redriven_in_the_middle_of_a_run_an_event_is_neither_lost_nor_run_concurrently(
+async def test_an_event_redriven_in_the_middle_of_a_run_is_neither_lost_nor_run_concurrently(
     scene: Scene,
     together: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
@@ -89,7 +89,7 @@ async def test_redriven_in_the_middle_of_a_run_an_event_is_neither_lost_nor_run_
     assert numbers(await scene.drain("skipping")) == [1]
 
 
-async def test_redriven_in_the_middle_of_a_run_that_is_retried_an_event_has_its_old_place(scene: Scene) -> None:
+async def test_an_event_redriven_in_the_middle_of_a_run_that_is_retried_has_its_old_position(scene: Scene) -> None:
     events = await line_of(scene, 4)
     await scene.cancel(events[1])
     run = await scene.claim("skipping")
@@ -101,14 +101,14 @@ async def test_redriven_in_the_middle_of_a_run_that_is_retried_an_event_has_its_
     assert scene.picture.rows == []
 
 
-async def test_redriven_after_the_head_an_event_has_its_old_place(scene: Scene) -> None:
+async def test_an_event_redriven_after_the_head_has_its_old_position(scene: Scene) -> None:
     events = await line_of(scene, 4)
     await scene.cancel(events[2])
     await scene.operations.redrive([scene.picture.of(events[2].event_id).position], actor="tester")
     assert numbers(await scene.drain("skipping", size=1)) == [0, 1, 2, 3]
 
 
-async def test_redriven_and_cancelled_again_after_a_run_an_event_blocks_nothing(scene: Scene) -> None:
+async def test_an_event_redriven_and_cancelled_again_after_a_run_blocks_nothing(scene: Scene) -> None:
     events = await line_of(scene, 5)
     dead = await scene.kill_next("skipping")
     run = await scene.claim("skipping", 3)
@@ -118,7 +118,7 @@ async def test_redriven_and_cancelled_again_after_a_run_an_event_blocks_nothing(
     assert numbers(await scene.drain("skipping")) == [4]
 
 
-async def test_redriven_with_its_head_retrying_an_event_goes_first(scene: Scene) -> None:
+async def test_an_event_redriven_while_its_head_waits_for_a_retry_goes_first(scene: Scene) -> None:
     await line_of(scene, 3)
     dead = await scene.kill_next("skipping")
     await scene.settle(Retry(HOUR), await scene.claim_one("skipping"))
@@ -129,7 +129,7 @@ async def test_redriven_with_its_head_retrying_an_event_goes_first(scene: Scene)
     scene.check()
 
 
-async def test_redriven_while_its_run_is_lost_an_event_is_neither_lost_nor_run_concurrently(scene: Scene) -> None:
+async def test_an_event_redriven_while_its_run_is_lost_is_neither_lost_nor_run_concurrently(scene: Scene) -> None:
     await line_of(scene, 3)
     dead = await scene.kill_next("skipping")
     run = await scene.claim("skipping")
@@ -139,7 +139,7 @@ async def test_redriven_while_its_run_is_lost_an_event_is_neither_lost_nor_run_c
     assert sorted(numbers(await scene.drain("skipping"))) == [0, 1, 2]
 
 
-async def test_redriven_while_the_rest_of_its_key_dies_an_event_continues(scene: Scene) -> None:
+async def test_an_event_redriven_while_the_rest_of_its_key_dies_continues(scene: Scene) -> None:
     await line_of(scene, 3)
     dead = await scene.kill_next("skipping")
     run = await scene.claim("skipping")
@@ -164,7 +164,7 @@ async def test_several_events_redriven_after_one_in_flight_keep_their_order(
     assert numbers(await scene.drain("skipping", size=1)) == [0, 1, 3]
 
 
-async def test_a_redrive_of_old_events_does_not_make_newer_ones_jump(scene: Scene) -> None:
+async def test_a_redrive_of_old_events_does_not_reorder_newer_ones(scene: Scene) -> None:
     events = await line_of(scene, 5)
     dead = await scene.kill_next("skipping")
     await scene.cancel(events[3])
@@ -181,7 +181,7 @@ async def test_a_redriven_blocker_frees_its_key(scene: Scene) -> None:
     assert ids(await scene.drain("line")) == ids(events)
 
 
-async def test_redriven_while_another_blocks_its_key_an_event_waits_for_that_one(scene: Scene) -> None:
+async def test_an_event_redriven_while_another_event_blocks_its_key_waits_for_the_blocking_event(scene: Scene) -> None:
     events = [step(number=number) for number in range(4)]
     await scene.bus.publish(*events)
     await scene.cancel(events[1])
@@ -201,7 +201,7 @@ async def test_a_discarded_blocker_frees_its_key(scene: Scene) -> None:
     assert ids(await scene.drain("line")) == ids(events[1:])
 
 
-async def test_a_discarded_blocker_without_followers_leaves_no_trace_of_its_key(scene: Scene) -> None:
+async def test_discarding_the_only_event_of_a_blocked_key_removes_the_key(scene: Scene) -> None:
     await scene.bus.publish(step())
     await scene.discard(await scene.kill_next("line"))
     assert scene.picture.keys == {}
@@ -209,7 +209,7 @@ async def test_a_discarded_blocker_without_followers_leaves_no_trace_of_its_key(
     assert len(await scene.claim("line")) == 1
 
 
-async def test_discarding_an_event_that_blocks_nothing_moves_nothing(scene: Scene) -> None:
+async def test_discarding_an_event_that_blocks_nothing_makes_no_other_event_due(scene: Scene) -> None:
     await line_of(scene, 3)
     dead = await scene.kill_next("skipping")
     flying = await scene.claim_one("skipping")
@@ -266,7 +266,7 @@ async def test_many_redriven_at_once_all_come_in_their_order(scene: Scene) -> No
     assert numbers(await scene.drain("skipping", size=3)) == [*range(10), *range(11, 20)]
 
 
-async def test_redriven_after_a_run_whose_rest_was_given_back_an_event_comes_before_that_rest(scene: Scene) -> None:
+async def test_an_event_redriven_after_a_run_whose_rest_was_released_comes_before_that_rest(scene: Scene) -> None:
     await line_of(scene, 4)
     dead = await scene.kill_next("skipping")
     run = await scene.claim("skipping")

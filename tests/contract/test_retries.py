@@ -34,7 +34,7 @@ async def test_a_retry_without_a_wait_follows_the_policy_of_its_stream(scene: Sc
     assert again.attempt == 2
 
 
-async def test_the_last_attempt_ends_dead(scene: Scene) -> None:
+async def test_an_event_ends_dead_after_its_last_attempt(scene: Scene) -> None:
     await scene.bus.publish(ping())
     for attempt in range(1, ATTEMPTS + 1):
         delivery = await scene.claim_one("free")
@@ -45,7 +45,7 @@ async def test_the_last_attempt_ends_dead(scene: Scene) -> None:
     assert (letter.error_code, letter.error_message, letter.attempt) == ("broken", "it broke", ATTEMPTS)
 
 
-async def test_a_defer_burns_no_attempt(scene: Scene) -> None:
+async def test_a_deferred_attempt_does_not_count(scene: Scene) -> None:
     await scene.bus.publish(ping())
     for _ in range(2 * ATTEMPTS):
         delivery = await scene.claim_one("free")
@@ -67,7 +67,7 @@ async def test_a_wait_counts_from_the_settlement_by_the_clock_of_the_store(scene
     assert before + HOUR <= situation.due_at <= situation.now + HOUR
 
 
-async def test_a_release_gives_the_attempt_back(scene: Scene) -> None:
+async def test_a_released_attempt_does_not_count(scene: Scene) -> None:
     await scene.bus.publish(ping())
     for _ in range(2 * ATTEMPTS):
         delivery = await scene.claim_one("free")
@@ -113,7 +113,7 @@ async def test_a_suspect_does_not_wait_for_healthy_events_and_runs_alone(scene: 
 
 
 @pytest.mark.parametrize("outcome", [Retry(NO_WAIT), Defer.by(NO_WAIT, "again")])
-async def test_a_suspect_that_its_handler_survives_is_none_any_more(scene: Scene, outcome: Retry | Defer) -> None:
+async def test_an_event_is_no_longer_suspect_after_its_handler_has_ended(scene: Scene, outcome: Retry | Defer) -> None:
     await scene.bus.publish(ping(1), ping(2))
     await scene.lose(*await scene.claim("free"))
     suspect = await scene.claim_one("free")
@@ -124,29 +124,29 @@ async def test_a_suspect_that_its_handler_survives_is_none_any_more(scene: Scene
 
 
 @pytest.mark.parametrize(("stream", "make"), BOTH_STREAMS)
-@pytest.mark.parametrize("neighbours", [0, 2])
+@pytest.mark.parametrize("neighbors", [0, 2])
 async def test_an_event_that_kills_its_worker_ends_dead_and_its_neighbors_do_not(
     scene: Scene,
     stream: str,
     make: Make,
-    neighbours: int,
+    neighbors: int,
 ) -> None:
     poison = make()
-    await scene.bus.publish(poison, *(make() for _ in range(neighbours)))
+    await scene.bus.publish(poison, *(make() for _ in range(neighbors)))
     lost = await _lose_what_holds(scene, stream, poison.event_id)
     # The first loss only makes it a suspect. After that, it takes three leases lost alone.
-    assert [len(claim) for claim in lost] == [1 + neighbours, 1, 1, 1]
+    assert [len(claim) for claim in lost] == [1 + neighbors, 1, 1, 1]
     assert await scene.status(poison) == "PENDING"
     ran: list[object] = []
     await _work_until_settled(scene, stream, ran)
     assert poison.event_id not in ran
-    assert len(ran) == (0 if stream == "line" else neighbours)
+    assert len(ran) == (0 if stream == "line" else neighbors)
     situation = await scene.situation(poison)
     assert (situation.status, situation.error_code) == ("DEAD", "quarantined")
     assert [letter.event_id for letter in await scene.dead()] == [poison.event_id]
 
 
-async def test_leases_lost_in_company_do_not_add_up_to_a_quarantine(scene: Scene) -> None:
+async def test_events_that_lose_leases_only_together_are_not_quarantined(scene: Scene) -> None:
     await scene.bus.publish(*map(ping, range(3)))
     for _ in range(ATTEMPTS - 1):
         together = await scene.claim("free")
@@ -158,7 +158,7 @@ async def test_leases_lost_in_company_do_not_add_up_to_a_quarantine(scene: Scene
     assert [delivery.quarantine() for delivery in await scene.claim("free")] == [None] * 3
 
 
-async def test_an_event_claimed_too_often_without_an_answer_ends_dead(scene: Scene) -> None:
+async def test_an_event_claimed_too_often_without_an_outcome_ends_dead(scene: Scene) -> None:
     event = ping()
     await scene.bus.publish(event)
     for loss in range(ATTEMPTS):
@@ -216,7 +216,7 @@ async def _work_until_settled(scene: Scene, stream: str, ran: list[object]) -> N
     async with scene.working(dispatcher, stream):
         await eventually(scene.dead, "the poison is dead")
         if stream == "free":
-            await eventually(lambda: all(not row.open for row in scene.picture.rows), "the neighbours are done")
+            await eventually(lambda: all(not row.open for row in scene.picture.rows), "the neighbors are done")
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["in a group", "alone"])

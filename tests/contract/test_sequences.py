@@ -60,7 +60,7 @@ async def test_a_number_of_a_rolled_back_transaction_is_given_again(scene: Scene
     assert await take(scene.bus) == "task-20261115-001"
 
 
-async def test_beyond_three_digits_there_are_more(scene: Scene) -> None:
+async def test_a_number_above_999_has_four_digits(scene: Scene) -> None:
     async with scene.bus.transaction() as transaction:
         numbers = [await next_id(transaction, "task", TODAY) for _ in range(1000)]
     assert numbers[-1] == "task-20261115-1000"

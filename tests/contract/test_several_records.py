@@ -45,7 +45,7 @@ async def test_of_many_records_either_all_are_stored_or_none(scene: Scene) -> No
 
 
 @pytest.mark.parametrize("others", [0, 1, 3])
-async def test_a_record_that_is_gone_is_not_stored_at_a_later_version(scene: Scene, others: int) -> None:
+async def test_a_record_that_does_not_exist_cannot_be_put_at_a_later_version(scene: Scene, others: int) -> None:
     with pytest.raises(Conflict):
         await put(scene, job(1, version=4), *(job(2 + number) for number in range(others)))
     async with scene.bus.transaction() as transaction:
@@ -83,7 +83,7 @@ async def test_nothing_written_in_a_conflicting_transaction_is_kept(scene: Scene
     assert await scene.log_types() == []
 
 
-async def test_records_that_were_read_ahead_are_as_they_were_then_and_show_what_was_put_since(scene: Scene) -> None:
+async def test_a_record_that_was_read_ahead_changes_only_by_puts_of_the_same_transaction(scene: Scene) -> None:
     await put(scene, job(1), job(2))
     keys = [("job", "j1"), ("job", "j2"), ("job", "j3")]
     with suppress(Conflict):
@@ -103,7 +103,7 @@ async def test_records_that_were_read_ahead_are_as_they_were_then_and_show_what_
         assert await transaction.get("job", "j1") == job(1, version=1)
 
 
-async def test_queries_that_were_run_ahead_find_what_each_of_them_finds(scene: Scene) -> None:
+async def test_queries_that_were_run_ahead_find_the_same_as_single_queries(scene: Scene) -> None:
     due = utc_now() - HOUR
     await put(scene, *(job(n, state="closed" if n % 3 else "open", due_at=due if n % 2 else None) for n in range(1, 9)))
     await put(scene, Record(kind="tally", id="j1", state="counting"))
@@ -128,6 +128,17 @@ async def test_queries_that_were_run_ahead_find_what_each_of_them_finds(scene: S
         # A later put in the same transaction is found, too.
         await transaction.put(job(9, state="closed"))
         assert next(record.id for record in await transaction.find(queries[4])) == "j9"
+
+
+async def test_a_result_that_was_read_ahead_does_not_show_a_record_as_it_was_before_a_put(scene: Scene) -> None:
+    await put(scene, *(job(n) for n in range(1, 4)))
+    async with scene.bus.transaction() as transaction:
+        # With one put, `find` with the limit 2 reads one record more, which is the query that was run ahead.
+        await transaction.find_ahead([RecordQuery(kind="job", limit=3)])
+        await transaction.put(job(1, version=1, state="closed"))
+        for _ in range(2):
+            found = await transaction.find(RecordQuery(kind="job", limit=2))
+            assert [(record.id, record.state) for record in found] == [("j1", "closed"), ("j2", "open")]
 
 
 async def test_records_of_two_kinds_may_have_one_id(scene: Scene) -> None:

@@ -81,7 +81,7 @@ async def test_nothing_of_a_transaction_with_a_conflict_is_kept(scene: Scene) ->
     assert await scene.log_types() == []
 
 
-async def test_a_record_read_at_an_older_version_is_a_conflict(scene: Scene) -> None:
+async def test_putting_a_record_that_was_read_at_an_older_version_is_a_conflict(scene: Scene) -> None:
     await put(scene, job(1))
     async with scene.bus.transaction() as transaction:
         mine = await transaction.get("job", "j1")
@@ -220,7 +220,7 @@ async def test_an_event_among_duplicates_is_delivered_and_settled_like_any_other
     known, size = batch(700), 700
     await scene.bus.publish(*known)
     amid = batch(3)
-    # Before them, between them and behind them.
+    # Publish a new event before, between and after the duplicates.
     for place, event in zip((0, size // 2, size), amid, strict=True):
         assert len(await scene.bus.publish(*known[:place], event, *known[place:])) == size
     later = batch(size)
@@ -276,7 +276,7 @@ async def test_a_duplicate_of_an_event_in_any_state_changes_nothing(scene: Scene
     assert ids(await scene.drain(stream)) == [waiting.event_id]
 
 
-async def test_a_key_published_to_again_after_only_duplicates_is_delivered(scene: Scene) -> None:
+async def test_an_event_is_delivered_after_only_duplicates_were_published_to_its_key(scene: Scene) -> None:
     event, next_one = skip(), skip()
     await scene.bus.publish(event)
     await scene.kill_next("skipping")

@@ -128,14 +128,14 @@ async def test_why_an_event_is_running(scene: Scene, make: Make) -> None:
 
 async def test_why_a_running_event_with_a_requested_cancellation_still_runs(scene: Scene) -> None:
     await scene.bus.publish(ping(1), ping(2))
-    asked, neighbour = await scene.claim("free", by="host-a-17")
+    asked, neighbor = await scene.claim("free", by="host-a-17")
     await scene.cancel(asked)
     words = await scene.why(asked)
     assert words.startswith("It is running: leased by host-a-17 until ")
     assert words.endswith(
         " 1 attempt so far. Its cancellation was requested; the worker sees that at its next renewal."
     )
-    assert "cancellation" not in await scene.why(neighbour)
+    assert "cancellation" not in await scene.why(neighbor)
 
 
 async def test_why_an_event_with_an_expired_lease_waits(scene: Scene) -> None:
@@ -209,7 +209,7 @@ async def test_why_an_event_is_discarded(scene: Scene) -> None:
     assert await scene.why(delivery) == (f"It was discarded at {shown(ended_at)}; its last error was broken (broken).")
 
 
-async def test_every_copy_of_an_event_has_its_own_answer(scene: Scene) -> None:
+async def test_every_copy_of_an_event_has_its_own_situation(scene: Scene) -> None:
     event = Envelope(type="Both", partition_key="k")
     await scene.bus.publish(event)
     await scene.settle(Done(), await scene.claim_one("free"))

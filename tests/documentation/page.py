@@ -72,11 +72,11 @@ def fenced_blocks(text: str) -> Iterator[Fenced]:
         end = _end_of_fence(lines, at, opening["ticks"], indent)
         content = tuple(line[indent:] if not line[:indent].strip() else line for line in lines[at:end])
         if direction and opening["language"] != CONSOLE:
-            raise UnclearPage(f"line {at}: only a console block can be given a direction for the shell")
+            raise UnclearPage(f"line {at}: only a console block can have a shell comment above it")
         yield Fenced(at + 1, opening["language"], content, direction)
         at, direction = end + 1, ""
     if direction:
-        raise UnclearPage("the page ends with a direction for the shell and no block below it")
+        raise UnclearPage("the page ends with a shell comment and no block below it")
 
 
 def console_blocks(text: str) -> list[Block]:
@@ -132,7 +132,7 @@ def _block(fenced: Fenced) -> Block:
         elif word in _SURROUNDINGS:
             surroundings.append(_SURROUNDINGS[word])
         else:
-            raise UnclearPage(f"line {fenced.line - 1}: {word!r} is no direction for the shell")
+            raise UnclearPage(f"line {fenced.line - 1}: {word!r} is unknown in a shell comment")
     return Block(fenced.line, commands, is_terminal, until, after, fails, tuple(surroundings))
 
 

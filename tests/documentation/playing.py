@@ -128,7 +128,7 @@ class _Player:
             if status not in (None, 0):
                 raise self._wrong(typed, f"the terminal ended with status {status}", shell.printed)
             if time.monotonic() - begun > self.seconds:
-                raise self._wrong(typed, "the terminal has not come to what the page waits for", shell.printed)
+                raise self._wrong(typed, "the terminal has not printed what the page waits for", shell.printed)
             ended = shell.status(_LOOK_SECONDS)
             status = ended if ended is not None else status
         self.hear(typed, Done(status, shell.printed, time.monotonic() - begun))
@@ -138,7 +138,7 @@ class _Player:
         while not any(block.after in shell.printed for shell in self._terminals):
             if time.monotonic() > deadline:
                 printed = "\n".join(shell.printed for shell in self._terminals)
-                raise self._wrong(block.commands[0], f"no terminal has come to {block.after!r}", printed)
+                raise self._wrong(block.commands[0], f"no terminal has printed {block.after!r}", printed)
             time.sleep(_LOOK_SECONDS)
 
     @staticmethod

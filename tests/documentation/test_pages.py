@@ -54,7 +54,7 @@ def new_database(request: pytest.FixtureRequest) -> Callable[[], str]:
         if has_console(path)
     ],
 )
-def test_a_page_can_be_typed(page: Path, new_database: Callable[[], str]) -> None:
+def test_the_commands_of_a_page_run_and_print_what_it_shows(page: Path, new_database: Callable[[], str]) -> None:
     play(page.read_text(), name_of(page), new_database)
 
 
@@ -135,6 +135,6 @@ def test_a_wrong_page_is_reported_with_its_line(page: str, reported: list[str]) 
         assert words in str(wrong.value)
 
 
-def test_a_command_without_end_is_given_up() -> None:
+def test_a_command_that_does_not_end_in_time_is_reported() -> None:
     with pytest.raises(WrongPage, match="has not ended after 1 s"):
         played("```console\n$ sleep 60\n```\n", seconds=1)

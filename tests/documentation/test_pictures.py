@@ -63,14 +63,14 @@ def steps_of(picture: str) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("picture", SHOWN)
-def test_a_picture_names_every_state_of_its_things(picture: str) -> None:
+def test_a_picture_names_every_state_of_the_objects_that_it_shows(picture: str) -> None:
     words = {word.lower() for word in words_of(picture)}
     missing = [str(state) for states in SHOWN[picture] for state in states if str(state).lower() not in words]
     assert missing == []
 
 
 @pytest.mark.parametrize("picture", MACHINES)
-def test_the_arrows_of_a_picture_are_those_of_its_machine(picture: str) -> None:
+def test_the_arrows_of_a_picture_are_the_transitions_of_its_state_machine(picture: str) -> None:
     machine = MACHINES[picture]
     possible = {(str(before), str(after)) for before, following in machine.transitions.items() for after in following}
     assert steps_of(picture) == possible

@@ -135,4 +135,4 @@ def _crash(code: int) -> NoReturn:
 
 
 def _refuse_to_block() -> NoReturn:
-    raise AgentFailed("an agent without a process of its own cannot go deaf")
+    raise AgentFailed("an agent without its own process cannot stop reacting")

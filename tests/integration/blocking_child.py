@@ -1,4 +1,4 @@
-"""A worker process whose way to handle Job is chosen by name.
+"""A worker process that handles Job in a way that KIND names.
 
 Job is handled by a reaction, Call by an effect: python -m tests.integration.blocking_child KIND DSN OPTIONS
 """
@@ -37,7 +37,7 @@ GO_ON = signal.SIGUSR1
 
 
 def jobs(*, lease: float, deadline: float = 300.0) -> Stream:
-    """Return the stream of Job as parent and child declare it, times in seconds."""
+    """Return the stream of Job, as parent and child declare it. The times are in seconds."""
     return stream("jobs", "Job", "Call", lease=timedelta(seconds=lease), deadline=timedelta(seconds=deadline))
 
 
@@ -69,7 +69,7 @@ class BlockingCall(Effect[dict[str, int]]):
         return Acked()
 
     async def reconcile(self, attempt: Attempt) -> ReconcileResult:
-        return Unclear(f"nobody knows of {attempt.identifier}")
+        return Unclear(f"it is unknown what became of {attempt.identifier}")
 
 
 async def work(kind: str, dsn: str, options: dict[str, Any]) -> None:

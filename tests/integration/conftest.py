@@ -15,7 +15,7 @@ def renewed_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def given_up(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """Let a worker count those leases as lost whose tokens are in this set, and no others."""
+    """Make a worker count a lease as lost if and only if its token is in this set."""
     tokens = set[int]()
     lost_at = property(lambda lease: 0.0 if lease.token in tokens else math.inf)
     monkeypatch.setattr("kingdom.bus.worker.keeper.HeldLease.lost_at", lost_at)

@@ -53,7 +53,7 @@ def picture_of(store: Store) -> Picture:
 
 def inconsistencies_of(store: Store) -> list[str]:
     """Return where the index of an open store differs from its directories."""
-    lies: list[str] = []
+    inconsistencies: list[str] = []
     with store.exclusive() as plan:
         for name in store.stream_names():
             shown = [
@@ -64,17 +64,19 @@ def inconsistencies_of(store: Store) -> list[str]:
             ]
             believed = [(r.status, r.position, r.event_id) for r in plan.events.stream(name).rows.values()]
             if sorted(shown) != sorted(believed):
-                lies.append(f"stream {name} shows {sorted(shown)} and believes {sorted(believed)}")
+                inconsistencies.append(
+                    f"stream {name} has {sorted(shown)} in its files and {sorted(believed)} in the index"
+                )
         for name in store.stream_names():
             ended = [line.event["eventId"] for line in store.tree.read_archive(name)]
-            lies += [
-                f"{each} of {name} has ended, and is not known to"
+            inconsistencies += [
+                f"{each} of {name} has ended, and the index does not know that"
                 for each in ended
                 if not store.tree.is_archived(name, each)
             ]
         tokens = sorted(int(name.removesuffix(".json")) for name in names_in(store.layout.leases))
         if tokens != sorted(plan.events.leases):
-            lies.append(f"leases {tokens} are shown, {sorted(plan.events.leases)} believed")
+            inconsistencies.append(f"leases {tokens} are in files, {sorted(plan.events.leases)} in the index")
         for kind in store.kinds.values():
             shown_records = [
                 name
@@ -83,8 +85,10 @@ def inconsistencies_of(store: Store) -> list[str]:
                 for name in names_in(directory)
             ]
             if len(shown_records) != len(store.records.headers(kind.name)):
-                lies.append(f"of {kind.name}, {sorted(shown_records)} are shown, not as many are believed")
-    return lies
+                inconsistencies.append(
+                    f"of {kind.name}, {sorted(shown_records)} are in files, and another number is in the index"
+                )
+    return inconsistencies
 
 
 def files_of(root: Path) -> dict[str, bytes]:

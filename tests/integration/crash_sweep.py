@@ -75,7 +75,7 @@ def rehearse(scene: Scene, place: Path, recording: Callable[[Path], RecordingDis
 
     def look(bus: BlockingBus) -> None:
         pictures.append(_picture(stage, place))
-        assert picture_of(bus.store) == pictures[-1], "the files do not tell what the books do"
+        assert picture_of(bus.store) == pictures[-1], "the files differ from the index"
         ends.append(len(disk.operations))
 
     take_steps(scene, given, stage, disk, look)
@@ -108,10 +108,10 @@ def full_everywhere(run: Run, place: Path) -> Iterator[Complaint]:
         try:
             asyncio.run(_await(run.scene.steps[0](bus, run.given)))
         except Unavailable:
-            # After this error nothing must have happened.
+            # After this error, the step must have had no effect.
             allowed = run.pictures[:1]
-        found, lies = _seen(bus.store)
-        for each in ("; ".join(lies) or found, recovered(place / "full")):
+        found, inconsistencies = _seen(bus.store)
+        for each in ("; ".join(inconsistencies) or found, recovered(place / "full")):
             yield _judged(f"disk full at operation {number}, {name}", each, allowed)
 
 
@@ -129,17 +129,17 @@ def failing_everywhere(run: Run, place: Path, code: int) -> Iterator[Complaint]:
         except Unavailable as error:
             is_refused = True
             yield None if remedy in str(error) else f"{point}: the error does not say what to do: {error}"
-        # After this error nothing must have happened, now and after the repair.
+        # After this error, the step must have had no effect, now and after the repair.
         expected = [run.pictures[0 if is_refused else 1]]
         with suppress(KingdomError):
             yield _judged(f"{point}, meanwhile", picture_of(bus.store), expected)
         disk.is_armed, disk.is_mended = False, True
-        yield _judged(f"{point}, mended", picture_of(bus.store), expected)
+        yield _judged(f"{point}, repaired", picture_of(bus.store), expected)
         if is_refused:
             asyncio.run(_await(run.scene.steps[0](bus, run.given)))
-        found, lies = _seen(bus.store)
+        found, inconsistencies = _seen(bus.store)
         boot = ("after a loss of power",) if number % 2 else ()
-        for each in ("; ".join(lies) or found, recovered(place / "failing", *boot)):
+        for each in ("; ".join(inconsistencies) or found, recovered(place / "failing", *boot)):
             yield _judged(f"{point}, done again", each, run.pictures[1:])
 
 
@@ -181,9 +181,9 @@ def recovered(place: Path, *boots: str | None, witness: Store | None = None) -> 
     root = place / _REALM
     boot, another = (*boots, *boots, None, None)[:2]
     try:
-        first, lies = _seen(witness or open_with(place, Disk(), boot))
-        if lies:
-            return "; ".join(lies)
+        first, inconsistencies = _seen(witness or open_with(place, Disk(), boot))
+        if inconsistencies:
+            return "; ".join(inconsistencies)
         files = files_of(root)
         bus = BlockingBus(root)
         bus.store.boot = another or bus.store.boot
@@ -191,11 +191,11 @@ def recovered(place: Path, *boots: str | None, witness: Store | None = None) -> 
         believed, again = picture_of(bus.store), files_of(root)
         if (believed, again) != (first, files):
             changed = {name for name in {*files, *again} if files.get(name) != again.get(name)}
-            return f"a second recovery changes {changed or 'what is believed'}"
+            return f"a second recovery changes {changed or 'the index'}"
         _at_once(_go_on(bus))
         bus.store.close()
         if not boots:
-            return first if _lasts(place, bus.store.journal.end) else "what was done afterwards does not last"
+            return first if _lasts(place, bus.store.journal.end) else "a step after the recovery is lost with the power"
     except Exception:  # noqa: BLE001 - whatever it is, it belongs to this point, and the sweep goes on
         return traceback.format_exc()
     return first
@@ -260,8 +260,8 @@ async def _await(something: Any) -> Any:
 
 def _picture(stage: Path, place: Path) -> Picture:
     """Read a copy, so that no operation is recorded."""
-    picture, lies = _seen(open_with(State.of(stage).build(place / "look"), Disk()))
-    assert not lies
+    picture, inconsistencies = _seen(open_with(State.of(stage).build(place / "look"), Disk()))
+    assert not inconsistencies
     return picture
 
 

@@ -61,7 +61,7 @@ class CountingDisk(InterceptedDisk):
 
 
 class TrappedDisk(InterceptedDisk):
-    """Does something else at one operation, counted from its arming."""
+    """Calls `spring` instead of one operation. The operations are counted from when it is armed."""
 
     def __init__(self, at: int) -> None:
         self._left = at
@@ -118,7 +118,7 @@ class KillingDisk(TrappedDisk):
         elif self._moment == "after":
             act()
         os.kill(os.getpid(), signal.SIGKILL)
-        raise AssertionError("a killed process goes on")
+        raise AssertionError("a killed process continues")
 
 
 def fail_halfway(name: str, arguments: tuple[Any, ...], code: int) -> NoReturn:

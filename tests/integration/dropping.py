@@ -64,7 +64,7 @@ class DropQueue:
         return self.root / "queue/events/rejected"
 
     def drop(self, event_id: str, **fields: Any) -> Path:
-        """Put a good document in place, as the source document says: temporary name, then rename."""
+        """Drop a valid document: write it under a temporary name, then rename it."""
         unfinished = self.box / f".tmp-{event_id}.json"
         unfinished.write_text(json.dumps({"id": event_id, "type": "github.pr.review_requested", **fields}))
         return unfinished.rename(self.box / f"{event_id}.json")

@@ -110,7 +110,7 @@ class HttpEffect(Effect[dict[str, Any]]):
         return await super().conclude(event, answer, transaction)
 
     def _post_between_stops(self, attempt: Attempt, headers: Mapping[str, str]) -> httpx.Response:
-        """Block the whole loop, so that nothing but the kill or the stop of this process can prevent the call."""
+        """Block the event loop, so that only a kill or a stop of this process can prevent the call."""
         self._stop_here("before")
         response = httpx.post(f"{self._url}/do", json=dict(attempt.request), headers=headers, timeout=PATIENT)
         self._stop_here("after")

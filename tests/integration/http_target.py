@@ -25,7 +25,7 @@ class Seen:
 
 
 class HttpTarget:
-    """The received requests, the performed actions, and how to answer the next requests. The last answer repeats."""
+    """The received requests, the performed actions, and the planned answers. The last planned answer repeats."""
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []

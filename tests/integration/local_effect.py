@@ -9,15 +9,19 @@ Call = Callable[[Attempt], Awaitable[CallResult]]
 Reconcile = Callable[[Attempt], Awaitable[ReconcileResult]]
 
 
-async def nobody_knows(attempt: Attempt) -> ReconcileResult:
-    return Unclear(f"nobody knows of {attempt.identifier}")
+async def reconcile_as_unclear(attempt: Attempt) -> ReconcileResult:
+    return Unclear(f"it is unknown what became of {attempt.identifier}")
 
 
 class LocalEffect(Effect[dict[str, Any]]):
     """One effect per event, its payload is the request."""
 
     def __init__(
-        self, call: Call, reconcile: Reconcile = nobody_knows, target: Target | None = None, key: str | None = None
+        self,
+        call: Call,
+        reconcile: Reconcile = reconcile_as_unclear,
+        target: Target | None = None,
+        key: str | None = None,
     ) -> None:
         self.target = target or Target(name="local")
         self._call = call

@@ -1,4 +1,4 @@
-"""Power losses: a disk that remembers every change, and the possible states after a loss.
+"""Power losses: a disk that records every change, and the possible states after a loss.
 
 A change of a file's content is durable when the file is synced, a change of a name when its directory is synced, and
 everything when the filesystem is synced. Each change that is not synced may survive or not, independently of others.
@@ -102,7 +102,7 @@ class Effect:
 
 
 class RecordingDisk(InterceptedDisk):
-    """Remembers every operation on the files below one directory, and what each of them changed."""
+    """Records every operation on the files below one directory, and its changes."""
 
     def __init__(self, place: Path) -> None:
         self._place = f"{place}/"

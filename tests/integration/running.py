@@ -23,7 +23,7 @@ RENEWED_EARLY = property(lambda lease: lease.renewed_at + 0.05)
 
 
 def stream(name: str, *types: str, **options: Any) -> Stream:
-    """Return a stream whose leases nothing but the test ends."""
+    """Return a stream whose leases end only if the test ends them."""
     return Stream(name=name, subscribes=frozenset(types), **{"retry": QUICK_RETRY, "lease": HOUR, **options})
 
 
@@ -32,7 +32,7 @@ def numbered(event_type: str, count: int, **headers: Any) -> list[Envelope]:
 
 
 class Limits:
-    """Sets the time limits of handlers, and lets the newest pass when a test wants it."""
+    """Sets the time limits of handlers. A test can let the newest limit expire."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -69,7 +69,7 @@ async def at_work(bus: Bus, dispatcher: Dispatcher, *streams: str, **options: An
 async def eventually(ready: Callable[[], Awaitable[bool]], seconds: float = PATIENCE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not await ready():
-        assert time.monotonic() < deadline, "what was waited for did not happen"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         await asyncio.sleep(0.02)
 
 

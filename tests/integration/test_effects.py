@@ -25,7 +25,7 @@ from kingdom.bus import (
     close_effect,
     find_ledger,
 )
-from tests.contract.backends import CompleteLogOperations
+from tests.contract.complete_log import CompleteLogOperations
 from tests.integration.http_effect import HttpEffect, call, calls
 from tests.integration.http_target import HttpTarget, http_target
 from tests.integration.local_effect import LocalEffect
@@ -109,7 +109,9 @@ async def test_the_ledger_is_readable_as_records(dsn: str, target: HttpTarget) -
     assert [(record.id, record.doc["attempts"][0]["note"]) for record in rejected] == [("b", "HTTP 422")]
 
 
-async def test_a_throttled_call_waits_as_asked_and_is_sent_under_a_new_identifier(dsn: str, target: HttpTarget) -> None:
+async def test_a_throttled_call_waits_for_the_requested_time_and_gets_a_new_identifier(
+    dsn: str, target: HttpTarget
+) -> None:
     target.manners, target.retry_after = ["throttle", "do"], "3600"
     async with bus_of(dsn) as bus:
         envelope = call("a")
@@ -120,7 +122,7 @@ async def test_a_throttled_call_waits_as_asked_and_is_sent_under_a_new_identifie
         together = await rows(bus, "SELECT r.xmin = e.xmin AS same FROM kingdom.record r, kingdom.outbox_event e")
         waits = await rows(bus, "SELECT attempt_count, next_retry_at - updated_at AS wait FROM kingdom.outbox_event")
         await rows(bus, "UPDATE kingdom.outbox_event SET next_retry_at = now()")
-        # The first worker would still wait as it was asked to.
+        # The first worker would not call the target before Retry-After.
         async with calling(bus, target, IDENTIFIER):
             await reaches(bus, envelope, "DONE", "deferred")
         assert await states(bus, "a") == ["THROTTLED", "ACKED"]
@@ -134,7 +136,7 @@ async def test_a_throttled_call_waits_as_asked_and_is_sent_under_a_new_identifie
     assert first.identifier != second.identifier
 
 
-async def test_one_throttled_call_holds_back_the_others_of_its_target(dsn: str, target: HttpTarget) -> None:
+async def test_one_throttled_call_delays_the_other_calls_to_its_target(dsn: str, target: HttpTarget) -> None:
     target.manners, target.retry_after = ["throttle", "do"], "3600"
     async with bus_of(dsn) as bus, calling(bus, target, IDENTIFIER, concurrency=1):
         first, second = call("a"), call("b")
@@ -207,7 +209,7 @@ async def test_an_absent_call_is_sent_again_under_a_new_identifier_if_the_target
 
 
 @pytest.mark.parametrize("answers_questions", [True, False], ids=["absent", "unclear"])
-async def test_an_unclear_call_is_never_repeated_and_ends_as_an_alarm(
+async def test_an_unclear_call_is_never_repeated_and_its_event_ends_dead(
     dsn: str, target: HttpTarget, *, answers_questions: bool
 ) -> None:
     target.manners, target.answers_questions = ["fail"], answers_questions
@@ -267,7 +269,9 @@ async def test_an_open_circuit_defers_without_a_call_and_without_an_attempt(dsn:
     assert kept == []
 
 
-async def test_calls_to_a_target_keep_its_rate_and_those_to_another_do_not_wait(dsn: str, target: HttpTarget) -> None:
+async def test_calls_to_a_target_keep_its_rate_limit_and_calls_to_another_target_do_not_wait(
+    dsn: str, target: HttpTarget
+) -> None:
     dispatcher, count = Dispatcher(), 5
     dispatcher.effect("Call", HttpEffect(target.url, Target(name="slow", calls_per_second=1 / 3600, burst=1)))
     dispatcher.effect("Other", HttpEffect(target.url, Target(name="other")))

@@ -63,7 +63,7 @@ async def attempts(bus: PostgresBus) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("idempotency", list(Idempotency))
-async def test_a_call_whose_answer_died_with_its_worker_is_found_and_not_repeated(
+async def test_a_call_whose_answer_was_lost_with_its_worker_is_found_and_not_repeated(
     dsn: str, target: HttpTarget, idempotency: Idempotency
 ) -> None:
     async with published(dsn) as (bus, envelope):
@@ -82,7 +82,7 @@ async def test_a_call_whose_answer_died_with_its_worker_is_found_and_not_repeate
 async def test_a_stopped_worker_that_sends_after_its_lease_has_no_effect(
     dsn: str, target: HttpTarget, idempotency: Idempotency
 ) -> None:
-    # Each kind of target protects by its own means only.
+    # The target refuses a repeated identifier or an old fence, never both, so that each is tested alone.
     target.dedups = idempotency is Idempotency.IDENTIFIER
     async with published(dsn) as (bus, envelope), stopped_child(dsn, target, idempotency, "before") as zombie:
         await stop(zombie.process.pid)

@@ -206,7 +206,9 @@ async def test_a_link_in_the_place_of_the_socket_is_not_followed(place: Path, tm
     assert all(file.exists() for file in files)
 
 
-async def test_a_long_name_gets_a_short_socket_and_what_was_in_files_moves_in(tmp_path: Path, place: Path) -> None:
+async def test_a_directory_with_a_long_path_gets_a_short_socket_and_takes_an_import_from_files(
+    tmp_path: Path, place: Path
+) -> None:
     async with open_bus(f"file:{tmp_path}", STREAMS) as old, open_bus(f"embedded:{place}", STREAMS) as new:
         await old.publish(Envelope(type="Job", payload={"n": 7}))
         async with transfer_of(old).snapshot() as snapshot:
@@ -225,7 +227,7 @@ async def refused(url: str) -> str:
     return str(caught.value)
 
 
-async def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+async def test_an_address_that_cannot_be_an_embedded_server_is_refused_and_nothing_changes(tmp_path: Path) -> None:
     (tmp_path / "letter").touch()
     assert "is not empty" in await refused(f"embedded:{tmp_path}")
     assert [path.name for path in tmp_path.iterdir()] == ["letter"]
@@ -234,7 +236,7 @@ async def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> No
     assert "only option of an embedded server is ?account=NAME" in await refused(f"embedded:{tmp_path}?user=me")
 
 
-async def test_data_of_another_version_is_left_alone(room: Path) -> None:
+async def test_data_of_another_version_is_refused_and_not_changed(room: Path) -> None:
     (room / "data").mkdir()
     (room / "users.lock").touch()
     (room / "data" / "PG_VERSION").write_text("12\n")

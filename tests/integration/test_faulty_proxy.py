@@ -57,7 +57,7 @@ async def proxied(answering: int) -> AsyncIterator[Proxied]:
             client.close()
 
 
-async def test_unhindered_calls_are_passed_on(proxied: Proxied) -> None:
+async def test_calls_are_forwarded_without_a_fault(proxied: Proxied) -> None:
     _, connect = proxied
     client = await connect()
     assert [await client.ask() for _ in range(3)] == [ANSWER] * 3
@@ -75,7 +75,7 @@ async def test_a_frozen_connection_is_silent_and_open_and_a_new_one_answers(prox
     assert await silent == b""
 
 
-async def test_an_answer_is_cut_in_its_middle_and_the_next_connection_is_whole(proxied: Proxied) -> None:
+async def test_an_answer_is_cut_in_its_middle_and_the_next_connection_works(proxied: Proxied) -> None:
     proxy, connect = proxied
     cut = await connect()
     proxy.cut_next_answer(0.5)
@@ -96,7 +96,7 @@ async def test_a_slow_connection_answers_later(proxied: Proxied) -> None:
     assert loop.time() - began >= 2 * DELAY_SECONDS
 
 
-async def test_a_connection_while_the_server_is_away_is_closed() -> None:
+async def test_a_connection_is_closed_while_the_server_is_down() -> None:
     with FaultyProxy(LOOPBACK, free_port()) as proxy:
         reader, writer = await asyncio.open_connection(LOOPBACK, proxy.port)
         async with asyncio.timeout(PATIENCE_SECONDS):

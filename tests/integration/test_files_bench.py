@@ -47,7 +47,7 @@ def test_the_short_form_keeps_every_limit_and_ends_with_its_figures() -> None:
         ("polls", "wake-ups", "wake-up p50, multiple of a bare watchfiles loop"),
     ],
 )
-def test_a_bus_that_does_too_much_ends_the_bench_with_a_complaint(variant: str, part: str, caught_by: str) -> None:
+def test_a_bus_that_is_too_slow_fails_the_bench(variant: str, part: str, caught_by: str) -> None:
     done = bench(*SHORT, "--only", part, "--variant", variant, ends_with=1)
     assert f"bound not kept: {caught_by}: " in done.stderr
     assert not json.loads(done.stdout.splitlines()[-1])["holds"]
@@ -91,7 +91,7 @@ def test_calls_are_counted_between_marks_only_and_once_each_but_not_waits_for_th
     assert calls_between_marks(log) == [2, 0]
 
 
-def test_a_figure_beyond_its_limit_is_a_complaint() -> None:
+def test_a_figure_beyond_its_bound_is_a_complaint() -> None:
     figures = Figures()
     figures.note("drain", 0.59, at_least=0.6)
     figures.note("growth", 1.6, at_most=1.5)
@@ -108,13 +108,13 @@ def test_a_figure_that_is_no_number_is_a_complaint() -> None:
     assert figures.complaints()
 
 
-def test_a_run_without_any_limit_has_shown_nothing() -> None:
+def test_a_run_without_any_bound_is_a_complaint() -> None:
     figures = Figures()
     figures.note("told only", 1.0)
     assert figures.complaints() == ["nothing was measured that has a bound"]
 
 
-def test_a_laxer_demand_moves_both_kinds_of_limit() -> None:
+def test_a_lower_demand_relaxes_both_kinds_of_bound() -> None:
     figures = Figures(0.5)
     figures.note("drain", 0.31, at_least=0.6)
     figures.note("growth", 2.9, at_most=1.5)

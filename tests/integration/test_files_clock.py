@@ -67,7 +67,9 @@ async def test_events_published_before_the_clock_was_set_back_are_claimed(
 
 
 @pytest.mark.parametrize("outcome", [Retry(_WAIT), Defer.by(_WAIT, "busy")], ids=["retry", "deferred by"])
-async def test_a_wait_is_as_long_as_it_was_meant_to_be(realm: Path, clock: SetClock, outcome: AnyOutcome) -> None:
+async def test_a_wait_keeps_its_length_when_the_clock_is_set_forward_and_back(
+    realm: Path, clock: SetClock, outcome: AnyOutcome
+) -> None:
     event = ping(1)
     async with opened(realm) as bus:
         await bus.publish(event)
@@ -116,7 +118,7 @@ async def test_a_due_time_requested_by_a_caller_stays(realm: Path, clock: SetClo
             assert abs(await due_in(bus, event) - _LONG) < timedelta(minutes=1)
 
 
-async def test_a_long_wait_by_an_unset_clock_stays(realm: Path, clock: SetClock) -> None:
+async def test_a_long_wait_stays_if_the_clock_is_only_adjusted_slightly(realm: Path, clock: SetClock) -> None:
     event = ping(1)
     async with opened(realm) as bus:
         await bus.publish(event)

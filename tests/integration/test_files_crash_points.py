@@ -1,4 +1,4 @@
-"""A store of files that crashes or loses power at any operation is in the state before or after it."""
+"""A store of files that crashes or loses power at any operation has the state before or after the transaction."""
 
 import errno
 import os
@@ -79,7 +79,7 @@ def test_a_crash_anywhere_leaves_the_store_as_it_was_before_or_after(
 
 
 @pytest.mark.parametrize("name", ["publish many", "settle a group", "many records", "a new day's log"])
-def test_a_disk_that_is_full_at_any_operation_loses_nothing_that_was_promised(
+def test_a_disk_that_is_full_at_any_operation_loses_nothing_that_was_confirmed(
     name: str, place: Path, print_number: PrintNumber
 ) -> None:
     full = list(full_everywhere(rehearse(SCENES[name], place), place))
@@ -199,7 +199,7 @@ def _trust_every_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "broken"),
     [("settle", _sync_nothing), ("settle a group", _journal_no_bodies), ("new segments", _trust_every_segment)],
 )
-def test_a_store_that_breaks_its_word_after_power_loss_is_caught(
+def test_a_store_that_loses_committed_data_after_power_loss_is_caught(
     name: str, broken: Break, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(monkeypatch)

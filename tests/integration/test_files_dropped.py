@@ -119,7 +119,7 @@ async def test_a_file_on_which_a_kind_fails_is_moved_aside_and_does_not_stop_the
         assert delivery.envelope.payload["id"] == "zebra"
 
 
-async def test_a_stray_name_in_a_directory_of_records_stops_nothing(realm: Path) -> None:
+async def test_a_file_with_an_invalid_name_in_a_directory_of_records_stops_nothing(realm: Path) -> None:
     async with open_queue(realm) as queue:
         dispatched = realm / "queue/events/dispatched"
         dispatched.mkdir()
@@ -146,7 +146,7 @@ async def test_links_pipes_and_directories_are_moved_aside_unopened(realm: Path)
     assert secret.exists()
 
 
-async def test_a_document_of_a_known_id_is_refused(realm: Path) -> None:
+async def test_a_document_with_a_known_id_is_moved_aside(realm: Path) -> None:
     async with worked_queue(realm) as queue:
         queue.drop("evt-1")
         await queue.until(queue.dispatched, "it is dispatched")
@@ -181,7 +181,7 @@ async def test_a_pending_document_can_be_edited(realm: Path) -> None:
         assert path.exists()
 
 
-async def test_an_editor_that_drops_our_note_loses_nothing(realm: Path) -> None:
+async def test_a_document_that_an_editor_wrote_without_our_metadata_is_still_a_record(realm: Path) -> None:
     async with open_queue(realm) as queue:
         path = queue.drop("evt-1", priority="low")
         await queue.bus.reap()

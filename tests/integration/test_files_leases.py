@@ -31,7 +31,7 @@ async def write_while(bus: FilesBus, delivery: Delivery, meanwhile: Awaitable[No
         await transaction.append(LogEntry(type="stale", actor="test"))
 
 
-async def test_changes_under_a_lost_delivery_never_count(realm: Path) -> None:
+async def test_a_transaction_under_a_lost_lease_is_refused_and_writes_nothing(realm: Path) -> None:
     async with FilesBus(realm, topology(LEASE)) as bus, FilesBus(realm, topology(LEASE)) as other:
         await bus.publish(Envelope(type="Job", stream=ANY))
         (delivery,) = await bus.claim(ANY, 1, "worker")
@@ -41,7 +41,7 @@ async def test_changes_under_a_lost_delivery_never_count(realm: Path) -> None:
         assert await FilesOperations(other).read_log(LogCursor(), 10) == []
 
 
-async def test_a_lease_ends_with_its_last_event_though_another_one_of_it_is_in_flight_again(realm: Path) -> None:
+async def test_a_lease_ends_with_its_last_event_although_a_released_event_is_claimed_again(realm: Path) -> None:
     async with FilesBus(realm, topology(LONG)) as bus:
         await bus.publish(*(Envelope(type="Job", stream=ANY) for _ in range(2)))
         given_back, kept = await bus.claim(ANY, 2, "first")

@@ -28,7 +28,7 @@ from kingdom.bus import LogCursor
 from tests.integration.test_files_store import FullDisk, append, drain, opened, ping
 from tests.patience import PATIENCE_SECONDS
 
-# Longer than the wait for a stopped holder.
+# More checks than the wait for a stopped holder takes.
 MANY_LOOKS = 5
 HOLD_UNTIL_INPUT = """
 import fcntl, sys
@@ -77,7 +77,7 @@ def test_a_stopped_holder_is_killed_and_the_lock_taken(
         assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
 
 
-def test_a_holder_that_was_stopped_for_a_moment_keeps_its_lease_however_long_others_waited(
+def test_a_holder_that_was_stopped_for_a_moment_is_not_killed_however_long_others_waited(
     lock: StoreLock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files_lock, "STOPPED_SECONDS", 0.2)
@@ -98,7 +98,7 @@ def test_a_holder_that_was_stopped_for_a_moment_keeps_its_lease_however_long_oth
         assert process.wait(PATIENCE_SECONDS) == 0
 
 
-def test_a_process_with_a_file_of_the_same_number_on_another_filesystem_is_no_holder(tmp_path: Path) -> None:
+def test_a_process_that_locks_the_same_inode_number_on_another_filesystem_is_not_the_holder(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.touch()
     with holder(path) as process:
@@ -137,14 +137,14 @@ async def fill_the_segment(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "SEGMENT_BYTES", 1)
 
 
-async def die_before_the_files(realm: Path, _: pytest.MonkeyPatch) -> None:
+async def commit_without_writing_the_files(realm: Path, _: pytest.MonkeyPatch) -> None:
     disk = FullDisk("create")
     async with opened(realm, disk) as other:
         disk.full = True
         await other.publish(ping(3))
 
 
-async def turn_the_page(realm: Path, _: pytest.MonkeyPatch) -> None:
+async def start_a_new_segment(realm: Path, _: pytest.MonkeyPatch) -> None:
     async with opened(realm) as other:
         await other.in_thread(other.store.checkpoint)
 
@@ -160,9 +160,10 @@ async def damage_an_event(realm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "happen", [fill_the_segment, die_before_the_files, turn_the_page, remove_an_event, damage_an_event]
+    "happen",
+    [fill_the_segment, commit_without_writing_the_files, start_a_new_segment, remove_an_event, damage_an_event],
 )
-async def test_a_claim_never_keeps_the_event_loop_waiting_for_the_disk(
+async def test_a_claim_never_blocks_the_event_loop_with_disk_access(
     realm: Path, monkeypatch: pytest.MonkeyPatch, happen: Callable[[Path, pytest.MonkeyPatch], Awaitable[None]]
 ) -> None:
     disk = WatchedDisk(monkeypatch)
@@ -176,7 +177,7 @@ async def test_a_claim_never_keeps_the_event_loop_waiting_for_the_disk(
         assert await drain(bus) == [4]
 
 
-async def test_an_event_that_was_repaired_is_claimed_without_keeping_the_event_loop_waiting(
+async def test_an_event_that_was_repaired_is_claimed_without_blocking_the_event_loop(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(realm) as bus:

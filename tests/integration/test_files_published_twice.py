@@ -64,7 +64,7 @@ async def test_an_id_that_was_handled_is_a_duplicate_for_every_process(realm: Pa
         assert len(await handle(bus, stream)) == 2
 
 
-async def test_each_stream_remembers_its_own(realm: Path) -> None:
+async def test_an_id_is_a_duplicate_only_in_the_streams_that_handled_it(realm: Path) -> None:
     event = given("Both")
     async with opened(realm) as bus:
         await bus.publish(only_for(event, "free"))
@@ -79,7 +79,7 @@ def only_for(event: Envelope, stream: str) -> Envelope:
     return Envelope(type=event.type, event_id=event.event_id, partition_key="k", stream=stream)
 
 
-async def test_a_discarded_one_is_a_duplicate_too(realm: Path) -> None:
+async def test_the_id_of_a_discarded_event_is_a_duplicate_too(realm: Path) -> None:
     event = given()
     async with opened(realm) as bus:
         await bus.publish(event)
@@ -90,7 +90,7 @@ async def test_a_discarded_one_is_a_duplicate_too(realm: Path) -> None:
         assert len(await bus.publish(event)) == 1
 
 
-async def test_an_event_type_marks_the_ids_that_it_is_given(realm: Path) -> None:
+async def test_an_event_type_marks_which_event_ids_the_caller_chose(realm: Path) -> None:
     kind = EventType(name="Ping", payload=dict)
     event_id = uuid4()
     async with opened(realm) as bus:
@@ -100,7 +100,7 @@ async def test_an_event_type_marks_the_ids_that_it_is_given(realm: Path) -> None
     assert not kind.envelope({}).event_id_given
 
 
-async def test_settling_the_first_and_publishing_the_second_at_once_delivers_once(realm: Path) -> None:
+async def test_publishing_the_same_id_while_the_first_event_is_settled_delivers_once(realm: Path) -> None:
     async with opened(realm) as bus, opened(realm) as another:
         for _ in range(20):
             event = given()
@@ -134,7 +134,7 @@ async def test_an_ended_event_can_be_published_again_when_its_archive_is_removed
 
 
 @pytest.mark.parametrize("index", [None, b"", b"\x00" * 100, b"\x00" * 3 * 4096], ids=["none", "empty", "torn", "odd"])
-async def test_an_archive_without_a_sound_index_gets_one(realm: Path, index: bytes | None) -> None:
+async def test_a_missing_or_damaged_index_of_an_archive_is_rebuilt(realm: Path, index: bytes | None) -> None:
     events = [given() for _ in range(3)]
     async with opened(realm) as bus:
         await bus.publish(*events)
@@ -147,7 +147,7 @@ async def test_an_archive_without_a_sound_index_gets_one(realm: Path, index: byt
         assert len(await bus.publish(*events)) == 3
 
 
-async def test_after_a_loss_of_power_the_index_follows_from_the_lines(realm: Path, tmp_path: Path) -> None:
+async def test_after_a_loss_of_power_the_index_is_rebuilt_from_the_lines(realm: Path, tmp_path: Path) -> None:
     events = [given() for _ in range(3)]
     async with opened(realm) as bus:
         await bus.publish(*events)
@@ -231,7 +231,7 @@ async def test_a_generated_id_costs_no_lookup(realm: Path) -> None:
         assert not {"pread", "scandir"} & set(own)
 
 
-def test_a_growing_index_knows_every_one_and_no_other(tmp_path: Path) -> None:
+def test_a_growing_index_contains_every_added_id_and_no_other(tmp_path: Path) -> None:
     lines = tmp_path / "20260101.jsonl"
     event_ids = archive(lines, 2_000)
     disk = Disk()

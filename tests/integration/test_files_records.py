@@ -33,7 +33,7 @@ async def found(bus: FilesBus, state: str) -> list[str]:
         return [record.id for record in await transaction.find(RecordQuery(kind="job", state=state))]
 
 
-async def test_records_are_read_ahead_in_one_visit_to_the_store(realm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_are_read_ahead_in_one_access_to_the_store(realm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     visits, shared = [], Store.shared
 
     def visit(store: Store) -> AbstractContextManager[None]:
@@ -67,7 +67,7 @@ async def test_a_record_without_its_metadata_is_version_one_of_its_content(realm
         assert (shown["a"], shown["_kingdom"]["version"]) == ("edited", 2)
 
 
-async def test_an_ended_record_without_a_note_ended_when_its_file_was_changed(realm: Path) -> None:
+async def test_an_ended_record_without_metadata_ended_when_its_file_was_changed(realm: Path) -> None:
     old = time.time() - 8 * DAY.total_seconds()
     async with opened(realm) as bus:
         await put(bus, *(Record(kind="job", id=name, state="closed") for name in ("old", "new")))
@@ -97,7 +97,7 @@ async def test_the_directory_of_a_record_is_its_state(realm: Path, *, is_indexed
         assert [path.parent.name for path in directory.rglob("*.json")] == ["closed"]
 
 
-async def test_of_two_files_of_a_record_the_higher_version_counts(realm: Path) -> None:
+async def test_the_file_with_the_higher_version_counts_if_a_record_has_two(realm: Path) -> None:
     directory = realm / "state/jobs"
     async with opened(realm) as bus:
         await put(bus, Record(kind="job", id="x", state="open", doc={"is": "old"}))
@@ -110,7 +110,7 @@ async def test_of_two_files_of_a_record_the_higher_version_counts(realm: Path) -
         assert (await found(bus, "open"), await found(bus, "closed")) == ([], ["x"])
 
 
-async def test_a_damaged_record_is_never_written_over(realm: Path) -> None:
+async def test_a_damaged_record_is_never_overwritten(realm: Path) -> None:
     path = realm / "state/jobs/open/x.json"
     async with opened(realm) as bus:
         await put(bus, Record(kind="job", id="x", state="open"))

@@ -1,4 +1,4 @@
-"""What recovery must not change, and what it must not assume."""
+"""Recovery of a store of files: it restores what the journal has, and keeps what people have changed."""
 
 import json
 import os
@@ -131,20 +131,20 @@ async def test_a_cancelled_event_keeps_the_time_that_its_lease_was_renewed_to(bu
 async def test_a_log_with_a_damaged_line_keeps_all_others(bus: BlockingBus) -> None:
     for number in range(3):
         async with bus.transaction() as transaction:
-            await transaction.append(LogEntry(type=f"told {number}", actor="test", data={}))
+            await transaction.append(LogEntry(type=f"entry {number}", actor="test", data={}))
     bus.store.checkpoint()
     log = Path(bus.store.layout.log)
     first, second, third = log.read_text().splitlines()
     log.write_text(f"{first}\na person was here\n{second}\n{third}\n")
     async with bus.transaction() as transaction:
-        await transaction.append(LogEntry(type="told 3", actor="test", data={}))
+        await transaction.append(LogEntry(type="entry 3", actor="test", data={}))
     store = recovered(bus)
-    assert [line[:2] for line in picture_of(store)["log"]] == [(n + 1, f"told {n}") for n in range(4)]
+    assert [line[:2] for line in picture_of(store)["log"]] == [(n + 1, f"entry {n}") for n in range(4)]
     assert "a person was here" in log.read_text()
     store.close()
 
 
-async def test_a_segment_that_is_damaged_before_its_end_is_not_passed_over(
+async def test_a_segment_that_is_damaged_before_its_end_is_not_skipped(
     bus: BlockingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bus.publish(event("Ping"))
@@ -169,7 +169,7 @@ async def test_a_failed_transaction_leaves_nothing_in_the_index(bus: BlockingBus
     bus.store.close()
 
 
-async def test_an_entry_that_could_not_be_shown_is_there_for_the_next_reader(realm: Path) -> None:
+async def test_an_entry_whose_files_could_not_be_written_is_still_read(realm: Path) -> None:
     disk = FullDisk(at=2)
     bus = BlockingBus(realm, disk)
     bus.store.open()
@@ -180,7 +180,7 @@ async def test_an_entry_that_could_not_be_shown_is_there_for_the_next_reader(rea
     bus.store.close()
 
 
-async def test_a_segment_is_named_on_disk_before_anything_is_committed_to_it(realm: Path) -> None:
+async def test_the_directory_of_a_segment_is_synced_before_anything_is_committed_to_it(realm: Path) -> None:
     # Killed after creating its segment, before syncing the directory.
     counting = CountingDisk()
     open_with(realm.parent, counting).close()
@@ -205,34 +205,34 @@ async def test_a_new_store_is_on_disk_for_good_before_its_first_entry(realm: Pat
     store.close()
 
 
-async def test_a_line_of_the_log_is_never_taken_back(bus: BlockingBus) -> None:
+async def test_a_transaction_with_a_log_entry_is_synced_even_if_it_need_not_be_durable(bus: BlockingBus) -> None:
     synced = CountingDisk()
     bus.store.journal._disk = synced
     with bus.store.exclusive() as plan:
-        entry = LogEntry(type="told", actor="test", data={})
+        entry = LogEntry(type="entry", actor="test", data={})
         plan.log(entry)
         bus.store.commit(plan, durable=False)
     assert "sync_file" in synced.operations
     bus.store.close()
 
 
-async def test_a_log_that_was_kept_and_removed_since_does_not_take_the_next_one_with_it(bus: BlockingBus) -> None:
+async def test_recovery_after_a_past_day_of_the_log_was_removed_keeps_the_later_entries(bus: BlockingBus) -> None:
     async with bus.transaction() as transaction:
-        await transaction.append(LogEntry(type="told 0", actor="test", data={}))
+        await transaction.append(LogEntry(type="entry 0", actor="test", data={}))
     bus.store.checkpoint()
     for number in (1, 2):
         os.utime(bus.store.layout.log, (0, 0))
         async with bus.transaction() as transaction:
-            await transaction.append(LogEntry(type=f"told {number}", actor="test", data={}))
+            await transaction.append(LogEntry(type=f"entry {number}", actor="test", data={}))
     Path(bus.store.layout.logs, "events-19700101.log").unlink()
     store = recovered(bus)
-    assert [line[1] for line in picture_of(store)["log"]] == ["told 1", "told 2"]
+    assert [line[1] for line in picture_of(store)["log"]] == ["entry 1", "entry 2"]
     store.close()
 
 
-async def test_the_end_of_the_log_is_never_taken_back(bus: BlockingBus) -> None:
+async def test_the_journal_is_synced_before_the_end_of_the_log_is_returned(bus: BlockingBus) -> None:
     async with bus.transaction() as transaction:
-        await transaction.append(LogEntry(type="told", actor="test", data={}))
+        await transaction.append(LogEntry(type="entry", actor="test", data={}))
     await bus.publish(event("Ping"))
     await bus.claim("free", 1, "w")
     synced = CountingDisk()

@@ -78,7 +78,7 @@ async def test_only_its_owner_may_read_a_store(realm: Path) -> None:
     assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
 
 
-async def test_a_second_host_is_refused_by_name(realm: Path) -> None:
+async def test_a_store_of_another_host_is_refused_with_the_name_of_that_host(realm: Path) -> None:
     async with opened(realm):
         pass
     (realm / "bus/host.json").write_text(json.dumps({"machine": "other", "name": "anna's laptop"}))
@@ -136,7 +136,7 @@ class FullDisk(Disk):
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
-async def test_an_entry_without_space_in_the_journal_was_never_published(realm: Path, operation: str) -> None:
+async def test_an_event_whose_journal_entry_has_no_space_is_never_published(realm: Path, operation: str) -> None:
     disk = FullDisk(operation)
     async with opened(realm, disk) as bus:
         await bus.publish(ping(1))
@@ -348,7 +348,7 @@ async def test_files_of_editors_and_file_browsers_in_the_store_stop_nothing(real
     assert (realm / "bus/streams/free/done/.DS_Store").exists()
 
 
-async def test_a_renamed_kind_does_not_touch_its_old_directories(realm: Path) -> None:
+async def test_a_renamed_kind_takes_over_its_directories(realm: Path) -> None:
     async with opened(realm):
         pass
     async with FilesBus(realm, TOPOLOGY, [replace(JOBS, name="errand")]) as bus:

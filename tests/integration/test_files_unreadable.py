@@ -56,7 +56,9 @@ async def settle(bus: FilesBus, deliveries: list[Delivery]) -> None:
             await transaction.settle(delivery, Done())
 
 
-async def test_others_continue_and_it_follows_once_it_can_be_read(realm: Path, refuse: Refuse) -> None:
+async def test_an_unreadable_event_is_claimed_once_it_can_be_read_and_others_continue(
+    realm: Path, refuse: Refuse
+) -> None:
     event = ping(1)
     async with opened(realm) as bus:
         await bus.publish(event)
@@ -73,7 +75,9 @@ async def test_others_continue_and_it_follows_once_it_can_be_read(realm: Path, r
         assert await numbers(bus, "free") == [1]
 
 
-async def test_a_process_that_starts_then_publishes_claims_and_counts(realm: Path, refuse: Refuse) -> None:
+async def test_a_process_that_starts_with_an_unreadable_event_publishes_claims_and_counts(
+    realm: Path, refuse: Refuse
+) -> None:
     event = ping(1)
     async with opened(realm) as bus:
         await bus.publish(event)
@@ -153,7 +157,7 @@ async def test_why_and_the_doctor_name_the_unreadable_file(
     assert str(path) in finding.fix
 
 
-async def test_any_other_error_is_reported_and_ends_no_event(
+async def test_any_other_read_error_is_raised_and_ends_no_event(
     realm: Path, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(realm) as bus:

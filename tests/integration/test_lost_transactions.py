@@ -13,7 +13,7 @@ from kingdom.bus import Delivery, Done, Envelope, LogCursor, Stream
 from kingdom.bus.log import LOST_TRANSACTIONS
 from kingdom.bus.outcome import Dead, Release, Retry
 from kingdom.errors import LeaseLost
-from tests.contract.backends import CompleteLogOperations
+from tests.contract.complete_log import CompleteLogOperations
 from tests.integration.running import HOUR, eventually, open_bus, rows, statuses, stream
 
 JOBS, LINE = stream("jobs", "Job"), stream("line", "Step", ordered=True)

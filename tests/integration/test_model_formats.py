@@ -88,7 +88,7 @@ async def test_a_tool_that_was_denied_is_called_again(session: ClientSession, wo
     assert (again["content"][0]["input"], again["usage"]) == (call["input"], first["usage"])
 
 
-async def test_messages_bring_text_and_tools_in_one_piece_and_take_their_results(session: ClientSession) -> None:
+async def test_messages_return_text_and_tool_calls_together_and_accept_tool_results(session: ClientSession) -> None:
     body = body_for(MESSAGES, scripted(*SAY_AND_RUN))
     first = await asked(session, MESSAGES, body)
     text, call = first["content"]
@@ -157,7 +157,7 @@ async def test_chat_sends_a_message_and_accepts_tool_results(session: ClientSess
     assert last["choices"][0]["finish_reason"] == "stop"
 
 
-async def test_a_stream_of_chat_has_no_names_and_says_when_it_is_done(session: ClientSession) -> None:
+async def test_a_stream_of_chat_has_unnamed_events_and_ends_with_done(session: ClientSession) -> None:
     events = await streamed(session, CHAT, body_for(CHAT, scripted(*SAY_AND_RUN), stream=True))
     assert {name for name, _ in events} == {""}
     chunks = [data for _, data in events[:-1]]
@@ -176,7 +176,7 @@ async def test_a_title_for_a_chat_is_not_part_of_its_script(session: ClientSessi
     assert stub.asked[0].request.entries == []
 
 
-async def test_gemini_brings_parts_and_takes_responses_of_functions(session: ClientSession) -> None:
+async def test_gemini_returns_parts_and_accepts_function_responses(session: ClientSession) -> None:
     body = body_for(GENERATE, scripted(*SAY_AND_RUN))
     first = await asked(session, GENERATE, body)
     content = first["candidates"][0]["content"]
@@ -201,7 +201,7 @@ async def test_a_stream_of_gemini_finishes_with_its_last_part(session: ClientSes
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500, 529])
-async def test_every_vendor_has_its_errors(session: ClientSession, path: str, status: int) -> None:
+async def test_errors_have_the_format_of_each_vendor(session: ClientSession, path: str, status: int) -> None:
     error = {"model_error": status, "message": "not today", "retry_after": 3}
     async with session.post(path, json=body_for(path, scripted(error))) as response:
         assert (response.status, response.headers["retry-after"]) == (status, "3")
@@ -225,7 +225,7 @@ async def test_a_stream_that_hangs_sends_its_words_and_then_nothing(
 
 
 @pytest.mark.parametrize("path", [*PATHS[:3], STREAM_GENERATE])
-async def test_a_stream_that_drops_is_whole_the_next_time(session: ClientSession, path: str) -> None:
+async def test_a_stream_that_is_dropped_once_is_complete_the_next_time(session: ClientSession, path: str) -> None:
     body = body_for(path.partition("?")[0], scripted({"drop_stream": True, "times": 1}), stream=True)
     with pytest.raises(ClientPayloadError):
         await streamed(session, path, body)

@@ -135,7 +135,7 @@ async def test_errors_come_as_often_as_the_script_says(terminal: Terminal) -> No
     assert ran.result["result"] == "at last"
 
 
-async def test_a_stream_that_breaks_off_is_asked_for_again(terminal: Terminal) -> None:
+async def test_a_stream_that_breaks_off_is_requested_again(terminal: Terminal) -> None:
     ran = await terminal.claude(scripted({"drop_stream": True, "times": 1}, {"answer": "whole"}))
     assert ran.result["result"] == "whole"
     assert len(terminal.stub.asked) == 2
@@ -150,7 +150,7 @@ async def test_a_killed_session_continues_after_the_steps_that_are_done(terminal
     assert (terminal.work_space / "log").read_text() == "ab"
 
 
-async def test_a_resumed_session_that_is_at_its_end_answers_what_it_is_asked(terminal: Terminal) -> None:
+async def test_a_resumed_session_whose_script_has_ended_answers_further_prompts(terminal: Terminal) -> None:
     session = str(uuid.uuid4())
     await terminal.claude(scripted({"answer": "one"}, {"report": "a fine day"}), "--session-id", session)
     assert (await terminal.claude("Report.", "--resume", session)).result["result"] == "a fine day"

@@ -27,7 +27,7 @@ from tests.integration.store_states import LONG_AGO, TAKEN_KEYS, fill_every_stat
 
 Contents = dict[str, list[AnyItem]]
 # Every pair of backends is tested. The store of the second one comes from the fixture with the prefix `second_`.
-HOUSES = {name: BACKENDS[name] for name in ("postgres", "files")}
+MOVED_BACKENDS = {name: BACKENDS[name] for name in ("postgres", "files")}
 
 
 @pytest.fixture
@@ -41,17 +41,17 @@ def second_dsn(cluster: PrivateCluster, migrated_template: str) -> Iterator[str]
     cluster.drop_database("moved_into")
 
 
-@pytest.fixture(params=HOUSES, ids=lambda name: f"from-{name}")
+@pytest.fixture(params=MOVED_BACKENDS, ids=lambda name: f"from-{name}")
 def old_backend(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
-    kind = HOUSES[request.param]
+    kind = MOVED_BACKENDS[request.param]
     backend = kind(str(request.getfixturevalue(kind.place_fixture)))
     yield backend
     backend.close()
 
 
-@pytest.fixture(params=HOUSES, ids=lambda name: f"to-{name}")
+@pytest.fixture(params=MOVED_BACKENDS, ids=lambda name: f"to-{name}")
 def new_backend(request: pytest.FixtureRequest) -> Iterator[BackendUnderTest]:
-    kind = HOUSES[request.param]
+    kind = MOVED_BACKENDS[request.param]
     backend = kind(str(request.getfixturevalue(f"second_{kind.place_fixture}")))
     yield backend
     backend.close()
@@ -84,7 +84,7 @@ async def export(store: StoreTransfer, file: Path) -> Manifest:
     return snapshot.manifest
 
 
-async def bring_in(store: StoreTransfer, file: Path) -> ItemCounts:
+async def import_file(store: StoreTransfer, file: Path) -> ItemCounts:
     return await store.import_items(each(read_items(file)), read_header(file).manifest)
 
 
@@ -95,11 +95,11 @@ async def each(items: Iterator[AnyItem] | list[AnyItem]) -> AsyncIterator[AnyIte
 
 async def move(old: Scene, new: Scene, file: Path) -> None:
     await export(transfer_of(old.bus), file)
-    await bring_in(transfer_of(new.bus), file)
+    await import_file(transfer_of(new.bus), file)
 
 
 async def contents(scene: Scene) -> Contents:
-    """Return everything in a store by kind: the log in its order, all else in any fixed one."""
+    """Return everything in a store by kind: the log in its order, the other items sorted."""
     found: Contents = {}
     async with transfer_of(scene.bus).snapshot() as snapshot:
         async for item in snapshot.items:
@@ -112,8 +112,10 @@ async def contents(scene: Scene) -> Contents:
     return found
 
 
-@pytest.mark.parametrize("name", ["house.jsonl", "house.jsonl.gz"])
-async def test_everything_is_equal_on_the_other_side(old: Scene, new: Scene, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["store.jsonl", "store.jsonl.gz"])
+async def test_the_new_store_has_the_same_contents_as_the_old_one(
+    old: Scene, new: Scene, tmp_path: Path, name: str
+) -> None:
     await fill_every_state(old)
     before = await contents(old)
     statuses = {event.status for event in before["EventItem"] if isinstance(event, EventItem)}
@@ -128,7 +130,7 @@ async def test_everything_is_equal_on_the_other_side(old: Scene, new: Scene, tmp
 
 async def test_operators_see_the_same_in_the_other_store(old: Scene, new: Scene, tmp_path: Path) -> None:
     await fill_every_state(old)
-    await move(old, new, tmp_path / "house.jsonl")
+    await move(old, new, tmp_path / "store.jsonl")
     assert await new.dead() == await old.dead()
     assert [entry.entry for entry in await new.read_log()] == [entry.entry for entry in await old.read_log()]
     pending = [replace(row, oldest_pending_seconds=0) for row in await new.operations.stats()]
@@ -142,7 +144,7 @@ async def test_open_work_continues_in_its_order(old: Scene, new: Scene, tmp_path
     await old.settle(Done(), *await old.claim("line", 2))
     await old.settle(Retry(NO_WAIT, "busy", "busy"), await old.claim_one("line"))
     await old.bus.publish(*(step("fresh", number) for number in range(3)), *map(ping, range(3)))
-    await move(old, new, tmp_path / "house.jsonl")
+    await move(old, new, tmp_path / "store.jsonl")
     dispatcher, order = Dispatcher(), defaultdict[str | None, list[int]](list)
 
     async def note(event: Event[dict[str, int]], _transaction: Transaction) -> None:
@@ -158,11 +160,11 @@ async def test_open_work_continues_in_its_order(old: Scene, new: Scene, tmp_path
     assert order["stuck"] == [0, 1, 2]
 
 
-async def test_an_event_that_was_passed_by_comes_right_after_the_one_before_it(
+async def test_a_redriven_event_that_was_overtaken_keeps_its_place_after_the_move(
     old: Scene, new: Scene, tmp_path: Path
 ) -> None:
     await redrive_while_next_is_in_flight(old)
-    await move(old, new, tmp_path / "house.jsonl")
+    await move(old, new, tmp_path / "store.jsonl")
     done = await new.drain("skipping", size=1)
     assert [delivery.envelope.payload["number"] for delivery in done] == [1, 0, 2]
 
@@ -206,18 +208,18 @@ async def test_a_settled_lease_does_not_count_as_work_in_flight(old: Scene) -> N
     assert len((await contents(old))["EventItem"]) == 1
 
 
-async def test_only_an_empty_store_takes_anything_in(old: Scene, new: Scene, tmp_path: Path) -> None:
+async def test_only_an_empty_store_accepts_an_import(old: Scene, new: Scene, tmp_path: Path) -> None:
     await fill_every_state(old)
     await new.operations.pause("free", reason="not yet", actor="tester")
     before = await contents(new)
     with pytest.raises(Permanent, match="not empty, it has 1 paused streams, 1 log entries"):
-        await move(old, new, tmp_path / "house.jsonl")
+        await move(old, new, tmp_path / "store.jsonl")
     assert await contents(new) == before
 
 
 async def test_a_file_that_breaks_off_while_it_is_read_leaves_nothing(old: Scene, new: Scene, tmp_path: Path) -> None:
     await fill_every_state(old)
-    file = tmp_path / "house.jsonl"
+    file = tmp_path / "store.jsonl"
     await export(transfer_of(old.bus), file)
     manifest = read_header(file).manifest
     file.write_bytes(file.read_bytes()[:-10])
@@ -265,7 +267,7 @@ async def test_a_contradictory_history_is_refused_and_not_stored(
 
 async def test_a_publish_during_the_move_waits_for_its_end(old: Scene, new: Scene, tmp_path: Path) -> None:
     await fill_every_state(old)
-    file = tmp_path / "house.jsonl"
+    file = tmp_path / "store.jsonl"
     await export(transfer_of(old.bus), file)
     late = ping(99)
 
@@ -283,15 +285,15 @@ async def test_a_publish_during_the_move_waits_for_its_end(old: Scene, new: Scen
     assert new.picture.of(late.event_id).position > manifest.last_position
 
 
-async def test_postgresql_keeps_when_an_entry_was_written_or_takes_when_it_happened(dsn: str) -> None:
+async def test_postgresql_keeps_the_time_at_which_an_entry_was_written_or_uses_the_time_of_the_event(dsn: str) -> None:
     logged = LogEntryItem(
         type="t", actor="a", data={}, at=LONG_AGO, trace_id="", aggregate_type="", aggregate_id="", logged_at=utc_now()
     )
-    untold = msgspec.structs.replace(logged, logged_at=None)
+    without_written_time = msgspec.structs.replace(logged, logged_at=None)
     async with PostgresBus(dsn, TOPOLOGY) as bus:
         store = PostgresTransfer(bus)
         manifest = Manifest(census=ItemCounts(log_entries=2), last_position=0, last_token=0)
-        await store.import_items(each([logged, untold]), manifest)
+        await store.import_items(each([logged, without_written_time]), manifest)
         async with store.snapshot() as snapshot:
             assert [item async for item in snapshot.items] == [
                 logged,
@@ -317,13 +319,13 @@ async def test_a_store_is_moved_through_pgbouncer(
         await fill_every_state(scene)
         before = await contents(scene)
         scene.backend.close()
-    file = tmp_path / "house.jsonl.gz"
+    file = tmp_path / "store.jsonl.gz"
     with PrivateBouncer(cluster.dsn) as bouncer:
         old, new = (str(conninfo_to_dict(place)["dbname"]) for place in (dsn, second_dsn))
         async with PostgresBus(bouncer.dsn(old), TOPOLOGY, through_pgbouncer=True) as bus:
             await export(PostgresTransfer(bus), file)
         async with PostgresBus(bouncer.dsn(new), TOPOLOGY, through_pgbouncer=True) as bus:
-            await bring_in(PostgresTransfer(bus), file)
+            await import_file(PostgresTransfer(bus), file)
     async with _scene(BACKENDS["postgres"](second_dsn)) as scene:
         assert await contents(scene) == before
         scene.backend.close()

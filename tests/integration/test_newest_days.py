@@ -19,7 +19,7 @@ DAYS, NUMBERS = 20, range(990, 1010)
 
 
 def made() -> list[tuple[str, datetime]]:
-    """Return the numbers of assignments, and when each was made."""
+    """Return the ids of assignments, and when each was created."""
     days = [FIRST + timedelta(days=day) for day in range(DAYS)]
     return [(f"task-{day:%Y%m%d}-{number:03d}", day + timedelta(seconds=number)) for day in days for number in NUMBERS]
 
@@ -38,7 +38,9 @@ class Counted:
 
 
 @pytest.mark.parametrize("kind", [ASSIGNMENTS, WORKFLOWS], ids=lambda kind: kind.name)
-async def test_the_newest_are_complete_and_older_days_are_not_read(backend: BackendUnderTest, kind: object) -> None:
+async def test_the_newest_records_are_complete_and_older_days_are_not_read(
+    backend: BackendUnderTest, kind: object
+) -> None:
     app = declare_application(Realm())
     is_run = kind is WORKFLOWS
     state = WorkflowStatus.COMPLETED if is_run else AssignmentStatus.COMPLETED

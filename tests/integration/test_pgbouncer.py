@@ -32,7 +32,7 @@ from kingdom.bus import (
 )
 from kingdom.bus.operations import DeadFilter
 from kingdom.errors import Conflict, LeaseLost, Unavailable
-from tests.contract.backends import CompleteLogOperations
+from tests.contract.complete_log import CompleteLogOperations
 from tests.integration.local_effect import LocalEffect
 from tests.integration.running import at_work, event, eventually, numbered, open_bus, rows, statuses, stream, until_all
 from tests.patience import PATIENCE_SECONDS

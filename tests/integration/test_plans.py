@@ -47,8 +47,8 @@ THINGS = RecordKind(
 )
 PARTS = RecordKind(name="part", directories={"open": "parts"}, indexes=INDEXES)
 Act = Callable[[ExplainedBus], Awaitable[None]]
-# Settings and COPY have no plan.
-PLANLESS = {"isolation", "log_horizon", "log_lag", "stage", "copy_stage", "copy_fresh", "notify"}
+# Settings have no plan.
+PLANLESS = {"isolation", "log_horizon", "log_lag", "notify"}
 HOT_FILES = ("claim.sql", "lease.sql", "log.sql", "publish.sql", "record.sql", "settle.sql")
 FILLINGS = (
     """INSERT INTO kingdom.record (kind, id, version, state, owner, due_at, doc)
@@ -294,12 +294,12 @@ CASES = {
     "repair_clock": Case(reap, 100, {OPEN, LEASES, EVENT}),
     "lowest_lease": Case(reap, 10, {LEASES}),
     "publish": Case(publishing("stream-0", 50, chosen=True), 900, {ONCE}),
+    "publish_fresh": Case(publishing("stream-0", 50), 900, set()),
     "publish_one": Case(publishing("stream-0", 1), 60, {ONCE}),
     "publish_ordered": Case(publishing("line", 50), 1500, {ONCE, KEY}),
     "withdraw_known": Case(publish_given, 500, {ONCE, GIVEN}),
     "promote_fronts": Case(publish_given, 30, {EVENT, LINE_INDEX}),
     "drop_idle_keys": Case(publish_twice, 20, {KEY, LINE_INDEX}),
-    "publish_stage": Case(publishing("stream-0", 1000, chosen=True), 16_000, {ONCE}, {"outbox_staged"}),
     "lock_keys": Case(settling("line", 50, Done()), 60, {KEY}),
     "done": Case(settling("stream-0", 50, Done()), 650, {EVENT, LEASES}),
     "done_ordered": Case(settling("line", 50, Done()), 630, {EVENT, KEY, LEASES, LINE_INDEX}),

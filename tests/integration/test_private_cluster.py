@@ -78,7 +78,7 @@ def test_databases_of_one_cluster_are_separate_unless_copied_from_a_template(clu
 
 
 @pytest.mark.usefixtures("own_server")
-def test_a_frozen_cluster_is_removed() -> None:
+def test_a_stopped_cluster_is_removed() -> None:
     with PrivateCluster(shared_buffers="16MB") as cluster:
         directory, pid = cluster.directory, cluster.pid
         assert directory is not None
@@ -148,14 +148,14 @@ def test_a_missing_binary_names_the_package_to_install(monkeypatch: pytest.Monke
         find_binary("no_such_server_binary")
 
 
-def test_a_free_port_is_one_that_no_connection_is_given_by_the_system() -> None:
+def test_a_free_port_is_below_the_range_that_the_system_assigns_to_connections() -> None:
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports = [free_port() for _ in range(20)]
     assert len(set(ports)) == len(ports)
     assert max(ports) < lowest
 
 
-def test_a_port_on_which_any_address_listens_is_not_free() -> None:
+def test_a_port_that_is_used_on_any_address_is_not_free() -> None:
     port = free_port()
     with socket.create_server(("127.0.0.9", port)):
         assert port not in [free_port() for _ in range(PORTS_OF_A_PART)]

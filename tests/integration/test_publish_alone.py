@@ -1,5 +1,7 @@
 """A publish that needs only one statement: it runs without a transaction, and keeps every promise of a transaction."""
 
+from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -7,8 +9,10 @@ import pytest
 from psycopg.errors import UniqueViolation
 
 from bench.explain import ExplainedBus
-from kingdom.backends.postgres.transaction import COPY_FRESH_FROM_ROWS
-from kingdom.bus import Envelope, Stream, Topology
+from kingdom.backends.postgres import PostgresBus
+from kingdom.backends.postgres.writing import COPIES_PER_STATEMENT
+from kingdom.bus import Done, Envelope, RetryPolicy, Stream, Topology
+from kingdom.clock import utc_now
 from tests.integration.running import numbered, open_bus, rows, statuses, stream
 
 JOBS, LINE = stream("jobs", "Job"), stream("line", "Step", ordered=True)
@@ -20,21 +24,72 @@ def step(key: str) -> Envelope:
     return Envelope(type="Step", partition_key=key)
 
 
-@pytest.mark.parametrize(("declared", "envelopes"), [(JOBS, ONE), (LINE, STEPS[:1]), (LINE, STEPS)])
-async def test_a_publish_of_new_events_is_one_statement(dsn: str, declared: Stream, envelopes: list[Envelope]) -> None:
+@pytest.mark.parametrize(
+    ("declared", "envelopes", "name"),
+    [
+        (JOBS, ONE, "publish_one"),
+        (JOBS, numbered("Job", COPIES_PER_STATEMENT), "publish_fresh"),
+        (LINE, STEPS[:1], "publish_ordered"),
+        (LINE, STEPS, "publish_ordered"),
+    ],
+)
+async def test_a_publish_of_new_events_is_one_statement(
+    dsn: str, declared: Stream, envelopes: list[Envelope], name: str
+) -> None:
     async with ExplainedBus(dsn, Topology([declared])) as bus:
         assert await bus.publish(*envelopes) == ()
-        names = [plan.name for plan in bus.take() if plan.name != "notify"]
-        assert names == ["publish_ordered" if declared.ordered else "publish_one"]
+        assert [plan.name for plan in bus.take() if plan.name != "notify"] == [name]
         assert await statuses(bus) == {"PENDING": len(envelopes)}
 
 
-async def test_a_publish_of_many_new_events_is_one_copy(dsn: str) -> None:
-    async with ExplainedBus(dsn, Topology([JOBS])) as bus:
-        assert await bus.publish(*numbered("Job", COPY_FRESH_FROM_ROWS)) == ()
-        # COPY has no plan, so any plan here is of another statement.
-        assert [plan.name for plan in bus.take() if plan.name != "notify"] == []
-        assert await statuses(bus) == {"PENDING": COPY_FRESH_FROM_ROWS}
+@pytest.mark.parametrize("ended", [False, True])
+async def test_of_more_events_than_a_statement_takes_all_are_published_and_each_duplicate_is_named(
+    dsn: str, *, ended: bool
+) -> None:
+    async with open_bus(dsn, JOBS) as bus:
+        known = [msgspec.structs.replace(each, event_id=uuid4()) for each in numbered("Job", 2)]
+        assert await bus.publish(*known) == ()
+        if ended:
+            claimed = await bus.claim("jobs", 2, "worker")
+            async with bus.transaction(hold=claimed) as transaction:
+                await transaction.settle_all(dict.fromkeys(claimed, Done()))
+        new = numbered("Job", 2 * COPIES_PER_STATEMENT)
+        found = await bus.publish(known[0], *new, known[1])
+        assert [copy.envelope for copy in found] == known
+        assert (await statuses(bus)).total() == len(new) + 2
+        assert [copy.envelope for copy in await bus.publish(*new)] == new
+
+
+async def test_an_event_is_stored_the_same_way_alone_and_among_many(dsn: str) -> None:
+    bare, full = (
+        Envelope(type="Job"),
+        Envelope(
+            type="Job",
+            payload={"text": "a\tb\n\\ ü"},
+            schema_version=3,
+            owner_id="owner",
+            partition_key="key",
+            aggregate_type="order",
+            aggregate_id="7",
+            attributes={"tenant": "t"},
+        ),
+    )
+    later = utc_now() + timedelta(hours=1)
+    thrice = Stream(name="jobs", subscribes=frozenset({"Job"}), retry=RetryPolicy(max_attempts=3))
+    async with open_bus(dsn, thrice) as bus:
+        await bus.publish(bare, at=later)
+        await bus.publish(full, at=later)
+        alone = await contents(bus)
+        await rows(bus, "TRUNCATE kingdom.outbox_event")
+        await bus.publish(bare, full, at=later)
+        assert await contents(bus) == alone
+
+
+async def contents(bus: PostgresBus) -> list[dict[str, Any]]:
+    """Return the stored events without what differs for each insert."""
+    differing = {"id", "created_at", "updated_at"}
+    stored = await rows(bus, "SELECT * FROM kingdom.outbox_event ORDER BY id")
+    return [{name: value for name, value in row.items() if name not in differing} for row in stored]
 
 
 async def test_only_a_chosen_id_is_looked_up_among_the_ended_events(dsn: str) -> None:

@@ -157,3 +157,19 @@ async def test_statements_of_a_session_that_the_server_ends_fail_at_once(
             with pytest.raises(psycopg.OperationalError):
                 await (running or connection.run(*asleep))
         await bus.publish(Envelope(type="Job"))
+
+
+async def test_the_loop_stops_watching_a_socket_that_is_closed_while_statements_are_sent(dsn: str) -> None:
+    async with open_bus(dsn, JOBS, connections=1) as bus:
+        async with bus.pool.connection() as connection:
+            # The text does not fit into the buffers of the socket, so sending it again meets the end of the session.
+            texts: list[Call] = [("SELECT %(text)s::text", {"text": "x" * 20_000_000})] * 2
+            await connection.run(*texts)
+            socket = connection.pgconn.socket
+            # Nothing awaits here, so the loop cannot notice the end before.
+            with psycopg.connect(dsn) as other:
+                other.execute("SELECT pg_terminate_backend(%s, 10000)", [connection.info.backend_pid])
+            with pytest.raises(psycopg.OperationalError):
+                await connection.run(*texts)
+            assert not asyncio.get_running_loop().remove_reader(socket)
+        await bus.publish(Envelope(type="Job"))

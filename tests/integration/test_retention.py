@@ -23,7 +23,7 @@ from kingdom.bus import (
 )
 from kingdom.bus.stream import Topology
 from kingdom.errors import Conflict
-from tests.contract.backends import CompleteLogOperations
+from tests.contract.complete_log import CompleteLogOperations
 from tests.integration.running import at_work, eventually, numbered, open_bus, rows, statuses, stream, until_all
 from tests.patience import PATIENCE_SECONDS
 

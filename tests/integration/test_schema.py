@@ -24,7 +24,7 @@ from kingdom.bus import (
     Transaction,
 )
 from kingdom.errors import Misconfigured
-from tests.contract.backends import CompleteLogOperations
+from tests.contract.complete_log import CompleteLogOperations
 from tests.integration.catalog import Catalog, read_catalog
 from tests.integration.running import MARKS, at_work, eventually, numbered, open_bus, stream
 

@@ -79,12 +79,12 @@ def test_a_rate_that_drops_is_not_flat(number: int) -> None:
     assert complaints(changed(number, rate=2499.0)) != []
 
 
-def test_an_event_that_becomes_dearer_is_not_flat() -> None:
+def test_an_event_that_costs_more_and_more_is_not_flat() -> None:
     assert complaints(changed(8, server_microseconds=151.0)) != []
 
 
 @pytest.mark.parametrize("number", [4, 5])
-def test_an_event_may_be_dearer_while_xmin_is_pinned_and_right_after(number: int) -> None:
+def test_an_event_may_cost_more_while_xmin_is_pinned_and_right_after(number: int) -> None:
     assert complaints(changed(number, server_microseconds=200.0)) == []
 
 

@@ -37,7 +37,7 @@ STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(
 
 
 class Scene:
-    """Programs that act as roles, and their output. Reading a line first raises the errors in `read_errors`."""
+    """Programs that act as roles, and their output. While `read_errors` has errors, reading a line raises one."""
 
     def __init__(self, **programs: str) -> None:
         self.lines_read: list[tuple[str, str]] = []
@@ -106,7 +106,7 @@ async def test_a_role_that_ends_is_started_again_with_growing_pauses() -> None:
     assert fresh.pause_after(61) == 1
 
 
-async def test_a_role_whose_settings_are_wrong_is_not_started_again_and_alone_it_ends_everything() -> None:
+async def test_a_role_whose_settings_are_wrong_is_not_restarted_and_if_all_are_wrong_the_supervisor_ends() -> None:
     scene = Scene(king="raise SystemExit(2)", envoy=LIVES)
     async with playing(scene):
         await scene.until(lambda: scene.child("king").state is ProcessState.ENDED)
@@ -116,7 +116,7 @@ async def test_a_role_whose_settings_are_wrong_is_not_started_again_and_alone_it
         await Scene(king="raise SystemExit(2)").processes.run()
 
 
-async def test_a_role_that_cannot_be_started_again_is_tried_later_and_the_others_live_on(
+async def test_a_role_that_cannot_be_restarted_is_tried_later_and_the_others_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "comes back"
@@ -133,7 +133,7 @@ async def test_a_role_that_cannot_be_started_again_is_tried_later_and_the_others
         assert (scene.child("envoy").restarts, scene.child("envoy").state) == (0, ProcessState.RUNNING)
 
 
-async def test_a_fault_at_one_role_ends_the_others_for_good() -> None:
+async def test_an_unexpected_error_at_one_role_ends_the_supervisor_and_all_tasks() -> None:
     scene = Scene(king="print('here')", envoy="import signal; signal.pause()")
     scene.read_errors.append(ValueError("a fault"))
     with pytest.raises(ValueError, match="a fault"):
@@ -141,7 +141,7 @@ async def test_a_fault_at_one_role_ends_the_others_for_good() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_line_that_cannot_be_passed_on_is_lost_and_nothing_else() -> None:
+async def test_a_log_line_that_cannot_be_written_is_lost_and_nothing_else() -> None:
     # The pipe of a role holds less than this.
     scene = Scene(
         king="for _ in range(300): print('x' * 1000)\nprint('end', flush=True)\nimport signal; signal.pause()"
@@ -152,7 +152,7 @@ async def test_a_line_that_cannot_be_passed_on_is_lost_and_nothing_else() -> Non
     assert len(scene.lines_read) == 300
 
 
-async def test_a_role_that_does_not_react_is_killed_when_its_keeper_gives_up() -> None:
+async def test_a_role_that_ignores_sigterm_is_killed_when_the_supervisor_is_cancelled() -> None:
     scene = Scene(king=STUBBORN)
     running = asyncio.create_task(scene.processes.run())
     await scene.until(lambda: scene.lines_read)
@@ -198,7 +198,7 @@ async def test_a_silent_role_is_ended_and_started_again(realm: Path) -> None:
         assert await _logged(bus, "system.heartbeat_missed", "king", "threshold_seconds") == []
 
 
-async def test_a_machine_that_slept_does_not_take_its_roles_for_dead(realm: Path) -> None:
+async def test_no_role_is_restarted_after_the_machine_was_suspended(realm: Path) -> None:
     settings = ChamberlainSettings(every_seconds=10, heartbeat=HeartbeatSettings(threshold_seconds=100))
     scene, hours = Scene(king=STUBBORN), Hours()
     async with (
@@ -213,7 +213,7 @@ async def test_a_machine_that_slept_does_not_take_its_roles_for_dead(realm: Path
         assert scene.child("king").restarts > 0
 
 
-async def test_a_role_that_was_asked_to_end_is_not_taken_for_silent(realm: Path) -> None:
+async def test_a_role_that_is_ending_does_not_count_as_silent(realm: Path) -> None:
     settings = ChamberlainSettings(every_seconds=10, heartbeat=HeartbeatSettings(threshold_seconds=100))
     scene, hours = Scene(king=STUBBORN), Hours()
     async with (
@@ -249,7 +249,7 @@ async def test_in_a_database_a_role_of_another_machine_or_version_does_not_hide_
         assert (scene.child("king").restarts > 0, scene.child("envoy").restarts) == (True, 0)
 
 
-def test_a_realm_has_one_keeper_at_a_time(tmp_path: Path) -> None:
+def test_a_realm_has_one_supervisor_at_a_time(tmp_path: Path) -> None:
     with (
         hold_realm(tmp_path),
         pytest.raises(Misconfigured, match=rf"already runs .*pid {os.getpid()}"),

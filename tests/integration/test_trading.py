@@ -200,7 +200,7 @@ async def test_an_absent_order_is_sent_again_with_the_same_identifier(store: Tra
     assert (again.identifier, again.sends) == (attempt.identifier, 2)
 
 
-async def test_a_throttled_resend_keeps_its_identifier_because_a_sender_may_be_asleep_with_it(
+async def test_a_throttled_resend_keeps_its_identifier_because_a_stopped_sender_may_still_send_it(
     store: TradeStore,
 ) -> None:
     attempt = await send(store)
@@ -249,7 +249,7 @@ async def test_an_order_whose_sender_and_command_are_dead_is_looked_up(store: Tr
     assert await intent_state(store) == "FILLED"
 
 
-async def test_an_open_order_is_checked_ever_less_often(store: TradeStore) -> None:
+async def test_an_open_order_is_checked_less_and_less_often(store: TradeStore) -> None:
     slow = TradeStore(replace(store.settings, lookup_after=timedelta(seconds=2)), store.bus, store._pool)
     await orders.record_answer(store, await send(store), Acked({"uuid": "u"}))
     waits = []
@@ -264,7 +264,7 @@ async def test_an_open_order_is_checked_ever_less_often(store: TradeStore) -> No
     assert (waits[0] <= 2, waits[-1] > 10) == (True, True), waits
 
 
-async def test_a_sender_that_wakes_up_late_changes_nothing_unless_the_exchange_has_its_order(
+async def test_a_late_answer_changes_nothing_unless_the_exchange_has_the_order(
     store: TradeStore,
 ) -> None:
     asleep = await send(store)
@@ -280,7 +280,7 @@ async def test_a_sender_that_wakes_up_late_changes_nothing_unless_the_exchange_h
     assert await attempts(store) == [(1, "ACKED")]
 
 
-async def test_an_attempt_that_was_never_sent_is_not_taken_for_unknown(store: TradeStore) -> None:
+async def test_an_attempt_that_was_never_sent_does_not_become_unknown(store: TradeStore) -> None:
     intent = str(await record_signal(store, SIGNAL))
     assert await orders.presume_unknown(store, intent, 1) is True
     assert await attempts(store) == []

@@ -64,21 +64,21 @@ def a_file_too_many(root: Path) -> None:
     shutil.copy(events(root, "pending")[0], dead)
 
 
-def an_ended_one_again(root: Path) -> None:
+def an_ended_event_that_is_pending_again(root: Path) -> None:
     path, (done,) = events(root, "pending")[0], events(root, "done")[0].read_text().splitlines()
     shown, event_id = json.loads(path.read_text()), json.loads(done)["event"]["eventId"]
     path.write_text(json.dumps({**shown, "eventId": event_id}))
     path.rename(path.with_name(f"{path.name.partition('-')[0]}-{event_id}.json"))
 
 
-def another_event(root: Path) -> None:
+def other_attempts_in_a_file(root: Path) -> None:
     path = events(root, "pending")[1]
     shown = json.loads(path.read_text())
     shown["_kingdom"]["attempts"] = 7
     path.write_text(json.dumps(shown))
 
 
-def nobody_settled(root: Path) -> None:
+def ended_twice(root: Path) -> None:
     done = events(root, "done")[0]
     done.write_text(done.read_text() * 2)
 
@@ -93,10 +93,10 @@ def no_lease(root: Path) -> None:
     [
         (two_heads, "two heads: verify.line/key"),
         (no_file, "is only in the index"),
-        (another_event, "in its file"),
+        (other_attempts_in_a_file, "in its file"),
         (a_file_too_many, "4 files for 3 events: verify.line"),
-        (an_ended_one_again, "event twice in its stream: verify.line"),
-        (nobody_settled, "event ended twice: verify.line"),
+        (an_ended_event_that_is_pending_again, "event twice in its stream: verify.line"),
+        (ended_twice, "event ended twice: verify.line"),
         (no_lease, "is only in the index"),
     ],
 )
@@ -115,9 +115,7 @@ async def test_errors_in_the_files_are_named(
     assert [words for words in await store.broken_invariants() if complaint in words]
 
 
-async def test_a_long_running_process_that_believes_something_else_than_the_files_is_named(
-    store: FilesTrialStore, bus: FilesBus
-) -> None:
+async def test_an_index_in_memory_that_differs_from_the_files_is_named(store: FilesTrialStore, bus: FilesBus) -> None:
     await bus.publish(*in_line(2))
     assert await store.broken_invariants() == []
     store._store.events.stream(LINE).remove(min(store._store.events.stream(LINE).rows))
@@ -174,7 +172,9 @@ async def test_a_lingering_transaction_is_kept_or_not_as_requested(
     assert await store.unfinished() == int(keep)
 
 
-async def test_a_process_under_test_is_led_to_the_same_directory(store: FilesTrialStore, bus: FilesBus) -> None:
+async def test_a_process_under_test_gets_the_address_of_the_same_directory(
+    store: FilesTrialStore, bus: FilesBus
+) -> None:
     await bus.publish(Envelope(type="Job", stream=ANY))
     assert await FilesTrialStore(Path(store.url.removeprefix("file:")), NAME).unfinished() == 1
 

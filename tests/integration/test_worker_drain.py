@@ -1,4 +1,4 @@
-"""How much a real worker takes on at once, and how it ends."""
+"""How many events a real worker claims and runs at once, and how it stops."""
 
 import asyncio
 import time
@@ -122,7 +122,7 @@ async def test_stopping_gives_back_unstarted_events_and_waits_for_started_ones(d
         assert await waiting(bus) == [("PENDING", 0)] * 18
 
 
-async def test_handlers_are_cut_off_at_the_end_of_the_grace_and_their_attempts_given_back(dsn: str) -> None:
+async def test_handlers_are_cancelled_at_the_end_of_the_grace_period_and_their_attempts_given_back(dsn: str) -> None:
     valve = Valve()
     async with open_bus(dsn, stream("jobs", "Job")) as bus, working(bus, valve, SOON) as (worker, task):
         await fill(bus, valve)
@@ -133,7 +133,7 @@ async def test_handlers_are_cut_off_at_the_end_of_the_grace_and_their_attempts_g
         assert valve.inside == 0
 
 
-async def test_stopping_at_once_does_not_wait_for_the_grace(dsn: str) -> None:
+async def test_stopping_at_once_does_not_wait_for_the_grace_period(dsn: str) -> None:
     valve = Valve()
     async with open_bus(dsn, stream("jobs", "Job")) as bus, working(bus, valve, LONG) as (worker, task):
         await fill(bus, valve)
@@ -142,7 +142,7 @@ async def test_stopping_at_once_does_not_wait_for_the_grace(dsn: str) -> None:
         assert await waiting(bus) == [("PENDING", 0)] * 20
 
 
-async def test_the_grace_also_ends_the_wait_of_a_suspect_for_its_turn(dsn: str) -> None:
+async def test_a_suspect_is_given_back_while_another_event_runs(dsn: str) -> None:
     valve = Valve()
     async with open_bus(dsn, stream("jobs", "Job")) as bus, working(bus, valve, SOON) as (worker, task):
         valve.shut()
@@ -196,9 +196,7 @@ class SilentBus(PostgresBus):
         return []
 
 
-async def test_a_claim_that_never_returns_does_not_keep_the_worker_from_ending(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_worker_ends_although_a_claim_never_returns(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kingdom.bus.worker.worker._LAST_CLAIM_SECONDS", 0.01)
     async with SilentBus(dsn, Topology([stream("jobs", "Job")]), [EFFECTS]) as bus:
         worker = Worker(bus, Dispatcher(), ["jobs"])
@@ -209,7 +207,7 @@ async def test_a_claim_that_never_returns_does_not_keep_the_worker_from_ending(
 
 
 class LateBus(PostgresBus):
-    """Answers the first claim that finds events some turns of the loop after something else has happened.
+    """Calls `meanwhile` during the first claim that finds events, and answers some turns of the event loop later.
 
     The number of turns decides which comes first: the start of the claimed events, or their end.
     """
@@ -313,7 +311,7 @@ async def test_a_small_stream_is_served_next_to_a_large_backlog(dsn: str) -> Non
 
 
 @pytest.mark.parametrize("known_as_quick", [False, True], ids=["a few claimed", "many claimed"])
-async def test_calls_that_take_long_hold_up_no_other_stream(dsn: str, *, known_as_quick: bool) -> None:
+async def test_slow_calls_do_not_delay_other_streams(dsn: str, *, known_as_quick: bool) -> None:
     dispatcher, slow, other = Dispatcher(), Valve(), Valve()
     dispatcher.effect("Slow", LocalEffect(slow.call, target=Target(name="slow")))
     dispatcher.effect("Other", LocalEffect(other.call, target=Target(name="other")))
@@ -366,7 +364,7 @@ class CancellationSwallowingBus(PostgresBus):
         return 0
 
 
-async def test_a_cancellation_that_got_lost_does_not_keep_a_worker_from_its_end(dsn: str) -> None:
+async def test_a_worker_ends_although_a_background_task_swallows_its_cancellation(dsn: str) -> None:
     async with CancellationSwallowingBus(dsn, Topology([stream("jobs", "Job")])) as bus, at_work(bus, Dispatcher()):
 
         async def is_reaping() -> bool:

@@ -51,7 +51,7 @@ LONG_LEASE = 3600.0
 
 
 @pytest.mark.parametrize("kind", ["sleep", "spin"])
-async def test_a_handler_that_blocks_its_process_for_two_leases_keeps_its_event(dsn: str, kind: str) -> None:
+async def test_the_lease_of_a_handler_that_blocks_its_process_is_renewed(dsn: str, kind: str) -> None:
     # During its call an effect holds no lock, so only the renewal keeps other workers away.
     async with (
         open_bus(dsn, jobs(lease=LONG_LEASE)) as bus,
@@ -99,7 +99,7 @@ async def test_a_handler_that_blocks_beyond_its_deadline_loses_its_event_to_anot
     assert handled == [{"actor": "another"}]
 
 
-async def test_a_hung_handler_is_cut_off_at_its_deadline_and_retried(dsn: str) -> None:
+async def test_a_hanging_handler_is_cancelled_at_its_deadline_and_retried(dsn: str) -> None:
     dispatcher, hung, cut, limits = Dispatcher(), asyncio.Semaphore(0), list[int](), Limits()
     day = timedelta(days=1)
 
@@ -169,10 +169,10 @@ async def test_a_lease_that_was_taken_away_ends_its_handlers_and_counts_as_lost(
             raise
         return Acked()
 
-    async def it_has_happened(attempt: Attempt) -> ReconcileResult:
+    async def reconcile_as_present(attempt: Attempt) -> ReconcileResult:
         return Present(attempt.request)
 
-    dispatcher.effect("Job", LocalEffect(hang, it_has_happened))
+    dispatcher.effect("Job", LocalEffect(hang, reconcile_as_present))
     async with open_bus(dsn, jobs(lease=LONG_LEASE)) as bus:
         await bus.publish(Envelope(type="Job"))
         async with at_work(bus, dispatcher, metrics=WorkerMetrics(registry)):
@@ -183,7 +183,7 @@ async def test_a_lease_that_was_taken_away_ends_its_handlers_and_counts_as_lost(
     assert registry.get_sample_value("kingdom_outbox_lease_lost_total", {"stream": "jobs"}) == 1
 
 
-class Hanging(PostgresBus):
+class HangingRenewalBus(PostgresBus):
     """A bus whose renewals hang until the test lets them continue."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -199,7 +199,7 @@ class Hanging(PostgresBus):
 
 
 @pytest.mark.usefixtures("renewed_early")
-async def test_a_lease_whose_renewal_hangs_is_given_up_before_it_ends_and_the_loop_continues(
+async def test_a_handler_is_cancelled_and_the_loop_continues_while_its_renewal_hangs(
     dsn: str, given_up: set[int]
 ) -> None:
     dispatcher, began, cut_off = Dispatcher(), asyncio.Event(), asyncio.Event()
@@ -213,7 +213,7 @@ async def test_a_lease_whose_renewal_hangs_is_given_up_before_it_ends_and_the_lo
         return Acked()
 
     dispatcher.effect("Job", LocalEffect(hang))
-    async with Hanging(dsn, Topology([jobs(lease=LONG_LEASE)]), [EFFECTS]) as bus:
+    async with HangingRenewalBus(dsn, Topology([jobs(lease=LONG_LEASE)]), [EFFECTS]) as bus:
         await bus.publish(Envelope(type="Job"))
         async with at_work(bus, dispatcher):
             await began.wait()
@@ -227,7 +227,7 @@ async def test_a_lease_whose_renewal_hangs_is_given_up_before_it_ends_and_the_lo
     assert all(bus.in_time)
 
 
-class Away(PostgresBus):
+class RefusedRenewalBus(PostgresBus):
     """A bus that refuses renewals until the test allows them. It records the leases before and after that."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -239,17 +239,15 @@ class Away(PostgresBus):
     def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
         if not self.is_back.is_set():
             self.missed |= leases.keys()
-            raise Unavailable("the database is away")
+            raise Unavailable("the database is unavailable")
         self.renewed.update(leases.keys())
         return super().renew(leases)
 
 
 @pytest.mark.usefixtures("renewed_early")
-async def test_a_lease_that_was_given_up_is_not_renewed_while_its_handler_winds_down(
-    dsn: str, given_up: set[int]
-) -> None:
+async def test_a_lease_that_was_given_up_is_not_renewed_while_its_handler_ends(dsn: str, given_up: set[int]) -> None:
     dispatcher, wound_down, over = Dispatcher(), asyncio.Event(), asyncio.Event()
-    async with Away(dsn, Topology([jobs(lease=LONG_LEASE)])) as bus:
+    async with RefusedRenewalBus(dsn, Topology([jobs(lease=LONG_LEASE)])) as bus:
 
         @dispatcher.reaction("Job")
         async def handle(received: Event[dict[str, int]], _transaction: Transaction) -> None:
@@ -288,7 +286,7 @@ async def test_a_lease_whose_events_are_settled_is_not_renewed(dsn: str, monkeyp
             are_due.set()
             await over.wait()
 
-    async with Away(dsn, Topology([jobs(lease=LONG_LEASE)])) as bus:
+    async with RefusedRenewalBus(dsn, Topology([jobs(lease=LONG_LEASE)])) as bus:
         settled, running = numbered("Job", 2)
         # With one slot, the second event is claimed after the worker has finished with the first.
         async with at_work(bus, dispatcher, concurrency=1):
@@ -350,19 +348,19 @@ async def _none_runs(bus: PostgresBus) -> bool:
     return not await rows(bus, "SELECT id FROM kingdom.outbox_all WHERE status IN ('PENDING', 'PROCESSING')")
 
 
-async def _hangs(bus: Hanging) -> bool:
+async def _hangs(bus: HangingRenewalBus) -> bool:
     return bool(bus.asked)
 
 
-async def _missed(bus: Away, count: int) -> bool:
+async def _missed(bus: RefusedRenewalBus, count: int) -> bool:
     return len(bus.missed) == count
 
 
-async def _misses_any(bus: Away) -> bool:
+async def _misses_any(bus: RefusedRenewalBus) -> bool:
     return bool(bus.missed)
 
 
-async def _renewed_twice(bus: Away, tokens: set[int]) -> bool:
+async def _renewed_twice(bus: RefusedRenewalBus, tokens: set[int]) -> bool:
     return all(bus.renewed[token] > 1 for token in tokens)
 
 

@@ -1,4 +1,4 @@
-"""Ordered streams under a real worker: one key, one order, whatever fails."""
+"""Ordered streams under a real worker: the events of each key are handled in order, whatever fails."""
 
 import asyncio
 from collections import defaultdict
@@ -29,7 +29,7 @@ def line(event_type: str, count: int, key: str) -> list[Envelope]:
     return numbered(event_type, count, partition_key=key)
 
 
-async def test_a_run_stops_at_a_retry_and_its_followers_wait(dsn: str) -> None:
+async def test_later_events_of_a_key_wait_for_an_event_that_is_retried(dsn: str) -> None:
     dispatcher, runs, failing = Dispatcher(), list[tuple[str, int]](), ("a", 2)
 
     @dispatcher.reaction("Step")
@@ -84,7 +84,7 @@ async def test_reactions_and_effects_of_one_key_keep_their_order(dsn: str) -> No
     assert order == {key: list(range(20)) for key in KEYS}
 
 
-async def test_the_rest_of_a_run_is_not_tried_after_a_retry_of_its_head(dsn: str) -> None:
+async def test_later_events_of_a_key_are_not_tried_after_a_retry_of_the_first(dsn: str) -> None:
     dispatcher, calls, registry = Dispatcher(), list[int](), CollectorRegistry()
 
     async def call(attempt: Attempt) -> CallResult:

@@ -29,7 +29,7 @@ from tests.integration.local_effect import LocalEffect
 from tests.integration.running import at_work, event, eventually, numbered, open_bus, rows, stream, until_all
 from tests.patience import PATIENCE_SECONDS
 
-# After an outage of any length.
+# The limit until the first event is handled, after an outage of any length.
 BACK_AT_WORK_SECONDS = 5.0
 
 
@@ -57,7 +57,7 @@ def server() -> Iterator[Server]:
 
 
 class Pause:
-    """Where handlers wait until the test lets them continue."""
+    """A point at which handlers wait until the test lets them continue."""
 
     def __init__(self) -> None:
         self.reached: list[object] = []
@@ -106,7 +106,7 @@ async def test_a_restart_of_the_server_costs_no_attempt_and_loses_nothing(server
     assert handled == [{"n": 21}]
 
 
-async def test_an_outage_longer_than_the_lease_cuts_handlers_off_and_the_event_returns(
+async def test_an_outage_longer_than_the_lease_cancels_handlers_and_the_event_is_handled_again(
     server: Server, given_up: set[int]
 ) -> None:
     await migrate(server.dsn)
@@ -116,10 +116,10 @@ async def test_an_outage_longer_than_the_lease_cuts_handlers_off_and_the_event_r
         await pause.here("call")
         return Acked()
 
-    async def it_has_happened(attempt: Attempt) -> ReconcileResult:
+    async def reconcile_as_present(attempt: Attempt) -> ReconcileResult:
         return Present({"found": attempt.identifier})
 
-    dispatcher.effect("Job", LocalEffect(call, it_has_happened))
+    dispatcher.effect("Job", LocalEffect(call, reconcile_as_present))
     async with open_bus(server.dsn, stream("jobs", "Job")) as bus:
         envelope = Envelope(type="Job")
         await bus.publish(envelope)

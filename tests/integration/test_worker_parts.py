@@ -19,7 +19,7 @@ from tests.integration.running import at_work, open_bus
 from tests.patience import PATIENCE_SECONDS
 
 
-async def test_a_failed_guard_continues(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_lease_guard_continues_after_an_error(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dispatcher, began, cut_off, looks = Dispatcher(), asyncio.Event(), asyncio.Event(), list[HeldLease]()
 
     def lost_at(lease: HeldLease) -> float:
@@ -49,7 +49,7 @@ async def test_a_failed_guard_continues(dsn: str, monkeypatch: pytest.MonkeyPatc
 
 
 class ThreadEndingBus(PostgresBus):
-    """A bus whose renewal ends the thread that asks for it."""
+    """A bus whose `renew` ends the thread that calls it."""
 
     def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
         raise SystemExit(f"not {leases}")

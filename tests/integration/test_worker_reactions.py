@@ -231,7 +231,7 @@ async def test_the_lease_of_an_ordered_event_is_confirmed_before_its_reaction_ru
     assert runs == [1]
 
 
-async def test_an_event_that_cannot_be_stored_costs_its_neighbors_a_few_transactions(dsn: str) -> None:
+async def test_an_event_that_cannot_be_stored_causes_only_a_few_more_transactions_for_its_group(dsn: str) -> None:
     dispatcher, runs = Dispatcher(), list[int]()
 
     @dispatcher.reaction("Job")

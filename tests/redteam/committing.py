@@ -71,18 +71,18 @@ async def a_link_to_a_file_of_the_operator(ground: Ground, leave: Leave) -> str:
 
 
 @COMMITTING.stopped_by(
-    "the host moves one branch, from where it was",
+    "the host moves only one branch, and only from its last commit",
     {
-        "HEAD on it": _write("HEAD", f"ref: {_OTHER}\n"),
-        "its own branch leads to it": _write(_BRANCH, f"ref: {_OTHER}\n"),
+        "HEAD points to it": _write("HEAD", f"ref: {_OTHER}\n"),
+        "its own branch is a symbolic ref to it": _write(_BRANCH, f"ref: {_OTHER}\n"),
     },
 )
 async def move_the_branch_of_another_checkout(ground: Ground, leave: Leave) -> str:
     return await _left(ground, leave)
 
 
-@COMMITTING.stopped_by("the host moves one branch, from where it was")
-async def move_what_was_fetched(ground: Ground) -> str:
+@COMMITTING.stopped_by("the host moves only one branch, and only from its last commit")
+async def move_a_fetched_branch(ground: Ground) -> str:
     return await _left(ground, _write("HEAD", "ref: refs/remotes/origin/main\n"))
 
 

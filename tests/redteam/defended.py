@@ -17,7 +17,7 @@ class Ground:
     patch: pytest.MonkeyPatch
 
     def remove(self, place: object, name: str, instead: object) -> None:
-        """Replace the defense, unless it is active."""
+        """Replace a part of the defense, if the attempt is made without it."""
         if not self.is_defended:
             self.patch.setattr(place, name, instead)
 

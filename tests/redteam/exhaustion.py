@@ -41,9 +41,9 @@ _FILLS = {
     "one large file": "open('large', 'wb').write(bytes(20 << 20))",
     "many files": f"for name in map(str, range(20)): {_FILL}",
     "a folder that cannot be read": "os.mkdir('d'); open('d/x', 'wb').write(bytes(20 << 20)); os.chmod('d', 0)",
-    "a file that is hidden in a HOME": "os.mkdir('.cache'); open('.cache/x', 'wb').write(bytes(20 << 20))",
+    "a file in a hidden folder": "os.mkdir('.cache'); open('.cache/x', 'wb').write(bytes(20 << 20))",
     "many inodes": "for name in range(300): open(str(name), 'w').close()",
-    "folders in one another": "for _ in range(200): os.mkdir('d'); os.chdir('d')",
+    "nested folders": "for _ in range(200): os.mkdir('d'); os.chdir('d')",
 }
 
 
@@ -67,7 +67,7 @@ async def fill_the_disk_with(ground: Ground, program: str) -> str:
     except DiskQuotaExceeded:
         return ""
     assert not finished.code, finished.output
-    return "it was let"
+    return "it was not stopped"
 
 
 @EXHAUSTION.stopped_by("limits on connections: the oldest idle one is closed")
@@ -94,7 +94,7 @@ async def hold_bodies_in_the_memory_of_the_receiver(ground: Ground, number: int)
     return f"{held} bytes" if held > 2 * size else ""
 
 
-@EXHAUSTION.stopped_by("the size of a body is limited", {"told": True, "not told": False})
+@EXHAUSTION.stopped_by("the size of a body is limited", {"with its length": True, "without its length": False})
 async def send_a_body_that_is_too_large(ground: Ground, reported: bool) -> str:  # noqa: FBT001 - a case
     most = 1000 if ground.is_defended else 1 << 20
 
@@ -118,14 +118,14 @@ async def send_a_body_that_never_ends(ground: Ground) -> str:
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_SECONDS if ground.is_defended else 0.5):
                 return "" if b" 408 " in await reader.readline() else "it was read"
-    return "it is still waited for"
+    return "the receiver still waits"
 
 
 @EXHAUSTION.stopped_by("egress: the bytes per run are limited", {"sent": "sent_bytes", "received": "received_bytes"})
-async def carry_away_without_end(ground: Ground, limit: str) -> str:
+async def exceed_the_byte_limits_of_egress(ground: Ground, limit: str) -> str:
     limits = replace(PATIENT, **{limit: 100_000}) if ground.is_defended else PATIENT
     async with _proxied_client(ground, limits) as client:
-        return "it was let" if await limited(client) == [""] else ""
+        return "it was not stopped" if await limited(client) == [""] else ""
 
 
 @EXHAUSTION.stopped_by("egress: open connections are limited")
@@ -186,7 +186,7 @@ async def have_the_host_wait_for_a_pipe(ground: Ground) -> str:
 
 
 @EXHAUSTION.stopped_by("the size of .worktreeinclude is limited")
-async def a_list_of_files_without_end(ground: Ground) -> str:
+async def request_a_huge_list_of_files(ground: Ground) -> str:
     ground.remove(worktree_include, "_TEXT_BYTES_MAX", 1 << 26)
     (ground.folder / ".worktreeinclude").write_text("**/x\n" * 50_000)
     try:

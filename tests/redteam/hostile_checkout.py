@@ -56,10 +56,10 @@ async def a_setup_script_that_is_a_link_to_one_of_the_operator(ground: Ground) -
 
 @CHECKOUT.stopped_by(
     ".worktreeinclude is read and obeyed without following links, for files below one folder",
-    {"its target is a link": "folder", "it is a link": "itself"},
+    {"the target folder is a link": "folder", "the list is a link": "itself"},
     quick=True,
 )
-async def files_to_include(ground: Ground, what: str) -> str:
+async def request_files_through_links(ground: Ground, what: str) -> str:
     """Request files through links: into a folder of the operator, or through a list there."""
     checkout, files, operator = (ground.folder / name for name in ("checkout", "files", "operator"))
     for folder in (checkout, files / "folder", operator):
@@ -79,8 +79,8 @@ async def files_to_include(ground: Ground, what: str) -> str:
     return ", ".join(written)
 
 
-@CHECKOUT.stopped_by("git runs no program that a branch can steer", {"lfs": "lfs", "another filter": "evil"})
-async def attributes_that_have_a_program_run(ground: Ground, name: str) -> str:
+@CHECKOUT.stopped_by("git runs no program that a branch can choose", {"lfs": "lfs", "another filter": "evil"})
+async def attributes_that_run_a_filter_program(ground: Ground, name: str) -> str:
     home, ran = ground.folder / "home", ground.folder / "ran"
     home.mkdir()
     program = f"touch {ran}; cat"

@@ -42,7 +42,7 @@ def _everything(*targets: str) -> GeneralPolicy:
         "approve a pull request": ("github.review", {"event": "APPROVE"}, "*"),
         "comment on another pull request": ("github.comment", {"body": "Hm.", "number": 8}, "acme/*"),
         "comment on another repository": ("github.comment", {"body": "Hm.", "repo": "acme/x", "number": 1}, "acme/*"),
-        "speak in another channel": ("slack.message", {"text": "Hm.", "channel": "ops"}, "ops"),
+        "write to another channel": ("slack.message", {"text": "Hm.", "channel": "ops"}, "ops"),
         "comment on another ticket": ("jira.comment", {"body": "Hm.", "key": "OPS-1"}, "OPS-*"),
         "move its ticket": ("jira.transition", {"to": "Done"}, "*"),
         "open a pull request": ("github.pull_request", {"title": "Mine", "base": "production"}, "*"),
@@ -55,7 +55,7 @@ async def ask_to(ground: Ground, case: tuple[str, dict[str, Any], str]) -> str:
     return _granted(petition(kind, **raw), _USUAL if ground.is_defended else _everything(target))
 
 
-@PETITIONS.stopped_by("the policy counts what was done, and what may have been")
+@PETITIONS.stopped_by("the policy counts performed and granted petitions")
 async def ask_once_more_than_allowed(ground: Ground) -> str:
     states = [PetitionState.PERFORMED, PetitionState.GRANTED]
     earlier = [petition("github.comment", state, body=f"number {state}") for state in states]
@@ -64,12 +64,12 @@ async def ask_once_more_than_allowed(ground: Ground) -> str:
 
 
 @PETITIONS.stopped_by(
-    "commands to bots are neutralised in every text",
+    "commands to bots are disabled in every text",
     {
-        "at the begin of a line": "Fine.\n/approve",
-        "behind a mark": "> - **/lgtm**",
+        "at the beginning of a line": "Fine.\n/approve",
+        "after Markdown marks": "> - **/lgtm**",
         "in code": "```\n/merge\n```",
-        "in what is not shown": "<!--\n/approve\n-->",
+        "in a hidden comment": "<!--\n/approve\n-->",
         "to a bot by its name": "@dependabot merge",
         "to a name in entities": "&#64;copilot fix it",
         "behind an underscore": "_@bors_ r+",
@@ -87,9 +87,9 @@ async def a_command_to_a_bot(ground: Ground, text: str) -> str:
     {
         "a branch behind many lines": ("base: production", {"base": "production", "body": "x\n" * 5000}),
         "a field that looks like another": ("\nbase: main", {"base": "production", "title": "Fine\nbase: main"}),
-        "turned letters": ("\N{RIGHT-TO-LEFT OVERRIDE}", {"body": "a\N{RIGHT-TO-LEFT OVERRIDE}b"}),
-        "letters of a terminal": ("\x1b", {"body": "a\x1b[8mb"}),
-        "letters that are not seen": ("\N{ZERO WIDTH JOINER}\N{ZERO WIDTH JOINER}", {"body": "a\u200d\u200db"}),
+        "text in the reverse direction": ("\N{RIGHT-TO-LEFT OVERRIDE}", {"body": "a\N{RIGHT-TO-LEFT OVERRIDE}b"}),
+        "terminal escape sequences": ("\x1b", {"body": "a\x1b[8mb"}),
+        "invisible characters": ("\N{ZERO WIDTH JOINER}\N{ZERO WIDTH JOINER}", {"body": "a\u200d\u200db"}),
     },
 )
 async def hide_from_the_person_who_approves(ground: Ground, case: tuple[str, dict[str, Any]]) -> str:
@@ -103,10 +103,10 @@ async def hide_from_the_person_who_approves(ground: Ground, case: tuple[str, dic
 
 
 @PETITIONS.stopped_by(
-    "head and its commit are ours, whatever is asked for",
+    "Kingdom sets the head and its commit, whatever the agent asks for",
     {"the head": {"head": "main"}, "the commit": {"head_sha": "0123abcd"}},
 )
-async def choose_what_a_pull_request_is_made_of(ground: Ground, raw: dict[str, str]) -> str:
+async def choose_the_head_of_a_pull_request(ground: Ground, raw: dict[str, str]) -> str:
     ground.remove(GithubPullRequest, "with_defaults", lambda self, _: self)
     body = read_body(
         "github.pull_request", {"repo": "acme/rocket", "title": "Mine", **raw}, AssignmentSubject(repo="acme/rocket")
@@ -117,11 +117,11 @@ async def choose_what_a_pull_request_is_made_of(ground: Ground, raw: dict[str, s
 @PETITIONS.stopped_by(
     "names of branches and repositories are checked",
     {
-        "a base with a blank": {"base": "main --force"},
-        "a base that climbs": {"base": "../../main"},
-        "a base of git's own": {"base": "main@{1}"},
+        "a base with a space": {"base": "main --force"},
+        "a base with parent folders": {"base": "../../main"},
+        "a base with git syntax": {"base": "main@{1}"},
         "a repository that climbs": {"repo": "acme/.."},
-        "a repository with a line": {"repo": "acme/x\ny"},
+        "a repository with a line break": {"repo": "acme/x\ny"},
     },
 )
 async def a_name_that_means_something_else(ground: Ground, raw: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""An agent that replaces files by links while the host works, until it succeeds or 1,000 times."""
+"""An agent that replaces files by links while the host works, until it succeeds, at most 1,000 times."""
 
 import time
 from contextlib import suppress

@@ -37,7 +37,7 @@ async def ask_a_model_and_report_nothing(ground: Ground, case: tuple[str, bool])
     return await _unmetered(ground, spend)
 
 
-@SPENDING.stopped_by(_METER, {"a dear one": "claude-opus-5-5", "one that nobody knows": "claude-secret-9"})
+@SPENDING.stopped_by(_METER, {"an expensive one": "claude-opus-5-5", "an unknown one": "claude-secret-9"})
 async def ask_another_model(ground: Ground, model: str) -> str:
     _forget_costs(ground)
 
@@ -60,7 +60,7 @@ async def ask_between_turns(ground: Ground) -> str:
 
 
 @SPENDING.stopped_by("a request is charged even if the agent disconnects")
-async def hang_up_before_the_answer(ground: Ground) -> str:
+async def disconnect_before_the_answer(ground: Ground) -> str:
     _forget_costs(ground)
     async with ModelStub() as model, behind_the_proxy(ground.folder, model) as agent:
         asking = asyncio.create_task(agent.ask(APIS["chat"], {"hang": True}))
@@ -82,7 +82,7 @@ async def break_off_a_stream(ground: Ground) -> str:
 
 
 @SPENDING.stopped_by("background answers are refused")
-async def have_it_answered_in_the_background(ground: Ground) -> str:
+async def request_a_background_answer(ground: Ground) -> str:
     if not ground.is_defended:
         look = request_forwarder._check_body
         ground.remove(
@@ -99,7 +99,9 @@ async def ask_for_a_stream_without_its_usage(ground: Ground) -> str:
     async with ModelStub() as model, behind_the_proxy(ground.folder, model) as agent:
         options = {"include_usage": False}
         await agent.ask(APIS["chat"], {"cost": 0.25}, {"answer": "so"}, stream=True, stream_options=options)
-        return "" if model.asked[0].body["stream_options"]["include_usage"] else "the vendor was told to be silent"
+        return (
+            "" if model.asked[0].body["stream_options"]["include_usage"] else "the vendor was asked to omit the usage"
+        )
 
 
 @SPENDING.stopped_by("the model proxy refuses once the budget is spent", {name: name for name in APIS})
@@ -114,8 +116,10 @@ async def ask_all_at_once_before_anything_is_charged(ground: Ground, name: str) 
     return await _beyond(ground, name, at_once=12)
 
 
-@SPENDING.stopped_by("the meter counts, what the agent reports is only compared", {"less": 0.01, "more": 1000.0})
-async def lie_about_what_it_cost(ground: Ground, claimed_usd: float) -> str:
+@SPENDING.stopped_by(
+    "the meter counts; the cost that the agent reports is only compared", {"less": 0.01, "more": 1000.0}
+)
+async def report_a_wrong_cost(ground: Ground, claimed_usd: float) -> str:
     async with ModelStub() as model, behind_the_proxy(ground.folder, model) as asking:
         meter = asking.meter if ground.is_defended else None
         asking.meter.begin_turn(1.0)

@@ -39,8 +39,8 @@ _ASK = HumanQuestion(
 )
 # The question, the person, the answer, and when the answered question was asked.
 _ANSWERS: dict[str, tuple[HumanQuestion, str, str, str]] = {
-    "somebody else": (_ASK, "U0EVIL", APPROVE, ""),
-    "nobody": (_ASK, "", APPROVE, ""),
+    "another person": (_ASK, "U0EVIL", APPROVE, ""),
+    "no name": (_ASK, "", APPROVE, ""),
     "a similar name": (_ASK, "u0dana", APPROVE, ""),
     "to an earlier question": (_ASK, "U0DANA", APPROVE, (_AT - timedelta(hours=1)).isoformat()),
     "to an answered question": (_ASK.with_answer("U0DANA", REJECT), "U0DANA", APPROVE, ""),
@@ -49,7 +49,7 @@ _ANSWERS: dict[str, tuple[HumanQuestion, str, str, str]] = {
 }
 
 
-@SPOOFING.stopped_by("a question knows who may answer it, until when, and with what", _ANSWERS, quick=True)
+@SPOOFING.stopped_by("a question accepts only listed people, in time, with one of its choices", _ANSWERS, quick=True)
 async def answer_a_question(ground: Ground, case: tuple[HumanQuestion, str, str, str]) -> str:
     ask, person, text, asked_at = case
     ground.remove(HumanQuestion, "rejection_reason", lambda *_: "")
@@ -112,15 +112,15 @@ async def send_the_same_thing_many_times(ground: Ground) -> str:
 @SPOOFING.stopped_by(
     "unwatched repositories, ignored users and our own actions cause no event",
     {
-        "our own words": ({}, commented(f"@{US} go on", by=US)),
-        "words of a stranger elsewhere": ({"repos": ("ours/*",)}, commented(f"@{US} go on", by="evil")),
-        "words of a bot that is ignored": (
+        "a comment of Kingdom itself": ({}, commented(f"@{US} go on", by=US)),
+        "a comment in an unwatched repository": ({"repos": ("ours/*",)}, commented(f"@{US} go on", by="evil")),
+        "a comment of an ignored bot": (
             {"ignore_actors": ("*[[]bot]", "*[bot]")},
             commented(f"@{US} go", by="x[bot]"),
         ),
     },
 )
-async def have_words_heard(ground: Ground, case: tuple[dict[str, Any], dict[str, Any]]) -> str:
+async def send_an_ignored_comment(ground: Ground, case: tuple[dict[str, Any], dict[str, Any]]) -> str:
     settings, document = case
     ground.remove(receiving, "why_filtered", lambda *_: None)
     async with _watch(ground) as watch, watch.receiving(**settings) as receiver:

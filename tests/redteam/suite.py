@@ -14,10 +14,10 @@ from tests.redteam.committing import COMMITTING
 from tests.redteam.defended import DefendedAttempt, Ground
 from tests.redteam.exhaustion import EXHAUSTION
 from tests.redteam.exits import EXITS
+from tests.redteam.host_traps import HOST_TRAPS
 from tests.redteam.hostile_checkout import CHECKOUT
 from tests.redteam.identity import IDENTITY
 from tests.redteam.inside_policy import PETITIONS
-from tests.redteam.leavings import LEAVINGS
 from tests.redteam.racing import RACING
 from tests.redteam.spending import SPENDING
 from tests.redteam.spoofing import SPOOFING
@@ -52,7 +52,7 @@ async def try_as_agent(attempts: Iterable[Attempt], profile: SandboxProfile) -> 
 
 async def try_left_files() -> AsyncIterator[Outcome]:
     """Let the host work on files that a hostile agent or repository has left."""
-    for lay, guard in LEAVINGS:
+    for lay, guard in HOST_TRAPS:
         with TemporaryDirectory() as folder:
             async with opened(Path(folder).resolve(), SandboxProfile.STRICT) as host:
                 won = await lay(host)

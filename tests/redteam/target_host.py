@@ -34,7 +34,7 @@ _PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TrickResult:
     """The result of a trick, according to the agent and to the host afterwards."""
 
     succeeded: bool
@@ -72,7 +72,7 @@ class TargetHost:
         await self.trees.prepare([self.tree, self.other])
         (self.other.path / "plans.txt").write_text(SECRET)
 
-    async def attempt(self, trick: str) -> Tried:
+    async def attempt(self, trick: str) -> TrickResult:
         """Let a hostile agent try a trick in its sandbox, then look for changes on the host."""
         before = self._picture()
         finished = await run_program(
@@ -84,13 +84,13 @@ class TargetHost:
         )
         changed = sorted(name for name, what in self._picture().items() if before.get(name, what) != what)
         if changed:
-            return Tried(succeeded=True, evidence=f"changed: {', '.join(changed)}")
+            return TrickResult(succeeded=True, evidence=f"changed: {', '.join(changed)}")
         try:
             report = json.loads(finished.output.splitlines()[-1])
         except (ValueError, IndexError):
-            return Tried(succeeded=False, evidence=f"it ended with exit code {finished.code}")
+            return TrickResult(succeeded=False, evidence=f"it ended with exit code {finished.code}")
         assert report["succeeded"] is not None, f"whether {trick} succeeds is unclear: {report['evidence']}"
-        return Tried(succeeded=report["succeeded"], evidence=" ".join(report["evidence"].split())[:200])
+        return TrickResult(succeeded=report["succeeded"], evidence=" ".join(report["evidence"].split())[:200])
 
     async def answer(self, request: web.Request) -> web.Response:
         """Answer as the vendor, quoting the request, so a leaked key is visible."""

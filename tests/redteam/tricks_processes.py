@@ -76,7 +76,7 @@ def kill_the_first_process(target: dict[str, str]) -> str:
     raise PermissionError("the first process survives")
 
 
-def fork_without_end(target: dict[str, str]) -> str:
+def fork_without_limit(target: dict[str, str]) -> str:
     del target
     children: list[int] = []
     try:
@@ -99,14 +99,14 @@ def use_up_the_memory(target: dict[str, str]) -> str:
     return f"{len(kept)} MiB"
 
 
-def lift_its_limits(target: dict[str, str]) -> str:
+def raise_its_resource_limits(target: dict[str, str]) -> str:
     del target
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
     return "no limit any more"
 
 
-def live_on_after_the_end(target: dict[str, str]) -> str:
+def leave_a_process_behind(target: dict[str, str]) -> str:
     """Leave a process behind that ignores signals and has its own session; the host looks for it."""
     del target
     if not os.fork():
@@ -129,7 +129,7 @@ def become_root(target: dict[str, str]) -> str:
     return "uid 0"
 
 
-def become_root_in_a_world_of_its_own(target: dict[str, str]) -> str:
+def become_root_in_a_user_namespace(target: dict[str, str]) -> str:
     del target
     if _LIBRARY.unshare(_NEW_USER | _NEW_NET):
         raise OSError(ctypes.get_errno(), "unshare")
@@ -141,7 +141,7 @@ def read_the_keyring_of_the_user(target: dict[str, str]) -> str:
     return f"keyring {_call('keyctl', _GET_KEYRING, _USER_KEYRING, 1)}"
 
 
-def load_a_program_into_the_kernel(target: dict[str, str]) -> str:
+def create_a_bpf_map(target: dict[str, str]) -> str:
     del target
     attributes = ctypes.create_string_buffer(128)
     # The smallest possible map: from one number to another.
@@ -149,14 +149,14 @@ def load_a_program_into_the_kernel(target: dict[str, str]) -> str:
     return f"map {_call('bpf', 0, attributes, 128)}"
 
 
-def count_what_the_machine_does(target: dict[str, str]) -> str:
+def open_a_performance_counter(target: dict[str, str]) -> str:
     del target
     attributes = ctypes.create_string_buffer(128)
     ctypes.memmove(attributes, (ctypes.c_uint32 * 2)(1, 128), 8)
     return f"counter {_call('perf', attributes, -1, 0, -1, 0)}"
 
 
-def make_calls_that_no_filter_sees(target: dict[str, str]) -> str:
+def use_io_uring(target: dict[str, str]) -> str:
     del target
     return f"ring {_call('ring', 4, ctypes.create_string_buffer(120))}"
 
@@ -200,7 +200,7 @@ def rename_the_machine(target: dict[str, str]) -> str:
     return socket.gethostname()
 
 
-def read_the_memory_that_is_shared(target: dict[str, str]) -> str:
+def read_shared_memory(target: dict[str, str]) -> str:
     _LIBRARY.shmat.restype = ctypes.c_void_p
     place = _LIBRARY.shmat(int(target["victim_memory"]), None, 0o10000)
     if place in (None, ctypes.c_void_p(-1).value):

@@ -103,10 +103,10 @@ def bucket_names(path: PurePath) -> Iterator[str]:
 
 
 def empty_class_names(text: str) -> Iterator[str]:
-    """Complain about class names with an empty prefix or suffix."""
+    """Complain about class names with a prefix or suffix that says nothing."""
     for name in re.findall(r"^\s*class (\w+)", text, re.MULTILINE):
         if name.endswith(EMPTY_SUFFIXES) or name.lstrip("_").startswith(EMPTY_PREFIXES):
-            yield f"class {name} is not named for its duty"
+            yield f"class {name} is not named after what it does"
 
 
 def private_paths(text: str) -> Iterator[str]:

@@ -7,8 +7,10 @@ from typing import get_type_hints
 from kingdom.backends.files import FilesBus
 from kingdom.backends.postgres import PostgresBus
 from kingdom.bus import Bus
+from tests.contract.kafka_backend import DIFFERENCES, FILES
 
-PAGE = Path(__file__).parents[2] / "docs" / "backends.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "backends.md"
 _ROW = re.compile(r"^\| `(?P<name>\w+)` \| (?P<files>True|False) \| (?P<postgres>True|False) \|", re.MULTILINE)
 
 
@@ -26,3 +28,14 @@ def test_every_difference_is_listed_as_it_is() -> None:
 def test_a_wrong_value_is_seen() -> None:
     wrong = PAGE.read_text(encoding="utf-8").replace("| `spans_hosts` | False", "| `spans_hosts` | True")
     assert listed(wrong)["spans_hosts"] == (True, True)
+
+
+def test_every_difference_of_a_stream_on_kafka_is_listed() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert [row for row in DIFFERENCES if f"\n| {row} | " not in page] == []
+
+
+def test_a_contract_test_that_does_not_hold_on_kafka_exists() -> None:
+    files = "".join((ROOT / "tests" / "contract" / name).read_text(encoding="utf-8") for name in FILES)
+    names = [name for names in DIFFERENCES.values() for name in names]
+    assert [name for name in names if f"def {name}(" not in files] == []

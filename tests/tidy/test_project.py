@@ -30,13 +30,13 @@ def test_the_changelog_begins_with_what_is_not_released_or_with_this_version() -
     assert set(_KIND.findall(text)) <= KINDS
 
 
-def test_the_version_is_written_in_one_place() -> None:
+def test_the_version_is_written_in_pyproject_and_nowhere_in_the_source() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", VERSION)
     named = [path for path in (ROOT / "src").rglob("*.py") if "__version__" in path.read_text(encoding="utf-8")]
     assert named == []
 
 
-def test_there_is_a_form_for_each_reason_to_write() -> None:
+def test_issues_need_one_of_three_forms_and_the_bug_form_asks_for_doctor_and_version() -> None:
     assert [path.stem for path in FORMS] == ["bug", "feature", "question"]
     config = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml").read_text())
     assert config == {"blank_issues_enabled": False}

@@ -15,7 +15,7 @@ from kingdom.cli.schemas.template import template_schema
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-class Colours(msgspec.Struct):
+class Colors(msgspec.Struct):
     """The colors of a wall."""
 
     wall: str
@@ -36,17 +36,17 @@ def test_the_published_schema_is_the_generated_one(page: str, noun: str, schema:
     assert (DOCS / page).read_text(encoding="utf-8") == f"{generated}\n", hint
 
 
-@pytest.mark.parametrize("words", [{}, {"Colours": {"wall": "Its own."}}, {"Walls": {"wall": "Its own."}}])
+@pytest.mark.parametrize("words", [{}, {"Colors": {"wall": "Its own."}}, {"Walls": {"wall": "Its own."}}])
 def test_a_field_without_a_description_or_a_description_without_a_field_is_an_error(
     words: dict[str, dict[str, str]],
 ) -> None:
     with pytest.raises(LookupError, match="add or remove"):
-        schema_of(Colours, words)
+        schema_of(Colors, words)
 
 
 def test_the_meaning_of_a_field_is_shown_next_to_it() -> None:
-    schema = schema_of(Colours, {"Colours": {"wall": "Its own.", "door": "Another one."}})
-    assert schema["$defs"]["Colours"]["properties"]["door"] == {
+    schema = schema_of(Colors, {"Colors": {"wall": "Its own.", "door": "Another one."}})
+    assert schema["$defs"]["Colors"]["properties"]["door"] == {
         "type": "string",
         "default": "red",
         "description": "Another one.",

@@ -1,4 +1,4 @@
-"""The catalogue of internal events is the one of the source document, type by type and field by field."""
+"""The catalog of internal events has exactly the documented types and fields."""
 
 from datetime import UTC, datetime
 
@@ -84,7 +84,7 @@ def test_a_word_that_python_reserves_is_written_as_it_is() -> None:
     ],
 )
 def test_a_logged_event_is_read_back_unchanged(event: InternalEvent) -> None:
-    assert read_log_entry(to_log_entry(event, "anybody", AT)) == event
+    assert read_log_entry(to_log_entry(event, "tester", AT)) == event
 
 
 def test_other_log_entries_are_not_read() -> None:

@@ -102,7 +102,7 @@ async def test_a_failed_handler_leaves_a_failed_span(dsn: str, exporter: InMemor
     assert "no such customer" in str(failed[0].status.description)
 
 
-async def test_without_a_provider_no_span_is_made_and_nothing_is_stamped(dsn: str) -> None:
+async def test_without_a_provider_there_is_no_span_and_no_trace_context(dsn: str) -> None:
     dispatcher, finished = Dispatcher(), asyncio.Event()
     seen: list[Envelope] = []
 

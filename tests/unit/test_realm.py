@@ -32,7 +32,7 @@ def test_without_a_file_everything_has_its_default() -> None:
     assert read_realm(None) == Realm()
 
 
-def test_the_file_to_start_from_can_be_read_also_where_its_offers_are_taken(
+def test_the_example_file_can_be_read_with_and_without_its_comment_marks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert read(tmp_path, EXAMPLE).database_url == f"file:{tmp_path}/realm"
@@ -44,7 +44,7 @@ def test_the_file_to_start_from_can_be_read_also_where_its_offers_are_taken(
     assert (realm.sentinel.github.token, realm.envoy.slack.app_token) == ("github_token", "slack_app_token")
 
 
-def test_an_embedded_server_is_next_to_the_file_too(tmp_path: Path) -> None:
+def test_the_relative_directory_of_an_embedded_server_starts_at_the_directory_of_the_file(tmp_path: Path) -> None:
     realm = read(tmp_path, "database_url: embedded:realm/postgres?account=nobody\n")
     assert realm.database_url == f"embedded:{tmp_path}/realm/postgres?account=nobody"
     assert store(tmp_path / "kingdom.yaml") == realm.database_url
@@ -56,7 +56,7 @@ def test_all_roles_send_to_one_channel(tmp_path: Path) -> None:
     assert [part.channel for part in (realm.king, realm.envoy, realm.chamberlain)] == ["dev"] * 3
 
 
-def test_a_part_may_name_a_channel_of_its_own_even_the_default(tmp_path: Path) -> None:
+def test_a_role_may_have_its_own_channel_even_the_default_one(tmp_path: Path) -> None:
     realm = read(tmp_path, "channel: dev\nking: {channel: kingdom}\nchamberlain: {channel: ops, every_seconds: 5}\n")
     assert (realm.king.channel, realm.envoy.channel, realm.chamberlain.channel) == ("kingdom", "dev", "ops")
     assert realm.chamberlain.every_seconds == 5
@@ -81,13 +81,13 @@ def test_the_password_in_a_connection_string_is_a_secret_too(equals: str, spelle
     assert mask_secrets(realm)["database_url"] == f"host=db password{equals}*** user=anna"
 
 
-def test_folders_of_programs_begin_at_the_file_too(tmp_path: Path) -> None:
+def test_relative_folders_of_programs_start_at_the_directory_of_the_file(tmp_path: Path) -> None:
     soldiers = read(tmp_path, "soldiers: {agents: npm, path: [tools/bin, /opt/bin, ~/bin]}\n").soldiers
     assert soldiers.agents == f"{tmp_path}/npm"
     assert soldiers.path == (f"{tmp_path}/tools/bin", "/opt/bin", str(Path("~/bin").expanduser()))
 
 
-def test_paths_begin_at_the_file(tmp_path: Path) -> None:
+def test_relative_paths_start_at_the_directory_of_the_file(tmp_path: Path) -> None:
     realm = read(tmp_path, "database_url: file:store\nsoldiers: {directory: agents}\n")
     assert realm.database_url == f"file:{tmp_path}/store"
     assert realm.soldiers.directory == f"{tmp_path}/agents"

@@ -58,7 +58,7 @@ def test_a_wrong_value_is_named_by_its_line_and_its_field() -> None:
         ("[" * 1500 + "]" * 1500, ""),
     ],
 )
-def test_a_value_that_cannot_be_made_is_a_mistake_in_the_file(value: str, place: str) -> None:
+def test_a_value_that_yaml_cannot_construct_is_reported_with_its_place(value: str, place: str) -> None:
     with pytest.raises(Misconfigured) as caught:
         read_yaml(f"# Any\na: {value}\n", "general.yaml", msgspec.defstruct("Any", ["a"]), {})
     assert str(caught.value).startswith(f"general.yaml{place}: this is not valid YAML: ")

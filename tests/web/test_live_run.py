@@ -12,8 +12,9 @@ from kingdom.demo.display import DemoDisplay
 from kingdom.demo.narration import NarrationLine
 from kingdom.demo.scenario import Scenario
 from kingdom.demo.store_watcher import DemoState
-from tests.contract.backends import BACKENDS
+from tests.contract.backends import BACKENDS, BackendUnderTest
 from tests.integration.web.site import serving
+from tests.patience import PATIENCE_SECONDS
 from tests.web.browser import signed_in
 
 pytestmark = pytest.mark.web
@@ -53,11 +54,14 @@ async def watch(page: Page, url: str) -> None:
 
 
 async def test_a_run_is_followed_live_from_its_beginning_to_its_result_with_a_kill_in_between(
-    browser: Browser, tmp_path: Path
+    browser: Browser, backend: BackendUnderTest, tmp_path: Path
 ) -> None:
-    async with open_demo_court(tmp_path) as court:
-        backend = BACKENDS["files"](str(court.realm))
+    address = "" if backend.name == "files" else backend.place
+    async with open_demo_court(tmp_path, address) as court:
+        if backend.name == "files":
+            backend = BACKENDS["files"](str(court.realm))
         async with serving(backend, tmp_path) as site, signed_in(browser, site) as context:
             page = await context.new_page()
-            report, _ = await asyncio.gather(Scenario(court, Watched(), person="anna").run(), watch(page, site.url))
+            scenario = Scenario(court, Watched(), person="anna", timeout_seconds=PATIENCE_SECONDS)
+            report, _ = await asyncio.gather(scenario.run(), watch(page, site.url))
         assert report.ok, report.findings

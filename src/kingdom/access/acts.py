@@ -42,7 +42,7 @@ class Act:
 
     @property
     def fingerprint(self) -> str:
-        """Return what differs between two requests that use the same key by mistake."""
+        """Return a hash of the request. If a known key comes with another hash, it was reused by mistake."""
         return hashlib.sha256(b"\0".join((self.verb.encode(), self.target.encode(), self.request))).hexdigest()
 
     @property

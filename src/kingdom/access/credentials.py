@@ -71,7 +71,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """Who gets which rights, until when; None means without an end."""
+    """Who gets which rights, and for how long; `lasts` is None for rights without an end."""
 
     name: str
     may: tuple[Right, ...]
@@ -145,7 +145,7 @@ def visitor_of(kind: CredentialKind, credential: Credential) -> Visitor:
 async def redeem_invite(
     transaction: Transaction, secret: str, *, note: str, lasts: timedelta, now: datetime
 ) -> tuple[str, Credential]:
-    """End an invite and start a session with its rights. Expired sessions are ended in the same transaction."""
+    """End an invite and start a session with its rights. Some expired sessions and invites are ended too."""
     found = await find_valid(transaction, INVITE, secret, now)
     if found is None:
         raise NotSignedIn("this invite is unknown, used or expired: ask for a new one (`kingdom web invite`)")

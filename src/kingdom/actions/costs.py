@@ -53,7 +53,10 @@ async def sum_costs(transaction: Transaction, realm: Realm, now: datetime, days:
 
 
 def expect_month(known: Sequence[DayCosts], today: date) -> MonthCosts:
-    """Return the costs of this month, and of its remaining days if they cost as much as the last complete days."""
+    """Return the costs of this month so far, and a forecast for all of it.
+
+    The forecast assumes that each remaining day costs as much as the last complete days on average.
+    """
     spent = sum((each.usd for each in known if each.day >= today.replace(day=1)), Decimal(0))
     first = max(today - timedelta(days=_FORECAST_DAYS), min((each.day for each in known), default=today))
     complete = (today - first).days

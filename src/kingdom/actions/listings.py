@@ -67,7 +67,7 @@ def records_query(
 async def newest_runs(
     transaction: Transaction, states: Collection[str], *, after: str | None, limit: int
 ) -> RecordPage:
-    """Return a page of runs, the newest first; without `states` of every state, except deleted runs.
+    """Return a page of runs in these states, or in all states if there are none, without deleted runs, newest first.
 
     Ids of Generals' runs and ids of other runs are each in the order of time, so both are read from their ends and
     merged by creation time. The page can have fewer runs than `limit` although more follow.
@@ -94,7 +94,7 @@ async def newest_days(
     state: str | None = None,
     is_wanted: Callable[[Record], bool] = lambda _: True,
 ) -> list[Record]:
-    """Return the newest assignments or petitions by id, at least `limit` if there are so many.
+    """Return the newest assignments or petitions by id, at least `limit` if there are that many.
 
     Ids of one day are not in the order of time, so the last day is returned completely.
     """
@@ -108,7 +108,7 @@ async def newest_days(
 
 
 async def newest_runs_of_days(transaction: Transaction, state: str, limit: int) -> list[Record]:
-    """Return the newest runs of a state by id, at least `limit` if there are so many."""
+    """Return the newest runs of a state by id, at least `limit` if there are that many."""
     found: list[Record] = []
     ranges: tuple[tuple[str | None, str, Callable[[str], str]], ...] = (
         # Only ids that people made up by hand are here.

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 class InboxItem:
     """An open question as people see it, and the question as it is stored. `run` is the id of its run.
 
-    `kind` is what the petition of an approval would do, or "".
+    `kind` is the kind of the petition that needs approval, or "".
     """
 
     question: OpenQuestion
@@ -83,7 +83,7 @@ async def to_open_question(
 
 
 def digest_of(ask: HumanQuestion) -> str:
-    """Return the digest of everything that a person sees before the answer. The text of a petition contains it all."""
+    """Return the digest of everything that a person sees; the text of a question contains the petition to approve."""
     seen = (ask.id, ask.asked_at.isoformat(), ask.text, *ask.choices)
     return hashlib.sha256(msgspec.json.encode(seen)).hexdigest()
 

@@ -7,8 +7,8 @@ import msgspec
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.outcome import Dead
 
-# An event ends DEAD after this many lost leases that held only this event. A lost lease with several events does not
-# count, because any of them may be the cause.
+# An event ends DEAD after this many lost leases that held only this event. Its first lost lease does not count: it may
+# have held several events, and any of them may be the cause.
 LOST_ALONE_LIMIT = 3
 
 
@@ -16,8 +16,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """One envelope that a worker has claimed. The worker owns it while `token` is the newest token of its `position`.
 
     `run` lists the positions of the same key that were claimed together. The worker handles them in this order.
-    `crash_count` grows when the lease of the event is lost. An event `in_transport` is not in the store: a reaction can
-    settle it, but an effect needs it in the store.
+    `crash_count` counts the first lost lease of the event, and each later one that held only this event. An event
+    `in_transport` is not in the store: a reaction can settle it, but an effect needs it in the store.
     """
 
     stream: str
@@ -40,7 +40,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
 
     @property
     def lost_alone(self) -> int:
-        """Return how many lost leases held only this event."""
+        """Return how many leases that held only this event were lost after its first lost lease."""
         return max(self.crash_count - 1, 0)
 
     @property

@@ -27,7 +27,10 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class LogCursor:
-    """The position of a reader. `sequence` orders all entries of a log; `epoch` identifies the transaction."""
+    """The position of an entry, after which a reader continues.
+
+    `sequence` orders all entries, and `epoch` identifies the transaction that wrote the entry.
+    """
 
     epoch: int = 0
     sequence: int = 0

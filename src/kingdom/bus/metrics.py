@@ -33,7 +33,7 @@ class WorkerMetrics:
         )
         self._no_handler = Counter(
             f"{prefix}_outbox_no_handler",
-            "Deferred for lack of a handler",
+            "Deliveries deferred because the process has no handler for them",
             ["stream", "eventType"],
             registry=registry,
         )
@@ -62,7 +62,7 @@ class WorkerMetrics:
         counter.inc(count)
 
     def count_lost(self, delivery: Delivery) -> None:
-        """Count a delivery that another worker took over."""
+        """Count a delivery whose lease was lost."""
         self._lost.labels(delivery.stream).inc()
 
     def count_no_handler(self, delivery: Delivery) -> None:

@@ -175,7 +175,7 @@ class Operations(ABC):
         """Return the entries after the cursor. If `about` is given, return only the entries of this aggregate id.
 
         A reader never misses or repeats an entry, even if transactions commit in another order than they began. An
-        entry comes after all entries that its transaction could know.
+        entry comes after all entries that its transaction could have read.
         """
 
     @abstractmethod
@@ -184,7 +184,7 @@ class Operations(ABC):
 
     @abstractmethod
     async def keeps_log_after(self, cursor: LogCursor) -> bool:
-        """Return False if retention may have removed entries after the cursor, or if it is from another store."""
+        """Return False if retention may have removed entries after the cursor, or if another store made the cursor."""
 
     @abstractmethod
     async def log_lag(self) -> timedelta:

@@ -115,9 +115,9 @@ class Savepoint(msgspec.Struct, frozen=True, gc=False):
 class Transaction(ABC):
     """A transaction over records, events, settlements, dedup keys and log entries.
 
-    Writes are collected in `changes` and applied at the end of the block. The order is always the same, so that
-    transactions do not deadlock. Reads return what the block has put. Only `once` acts immediately. To avoid deadlocks,
-    a caller that takes several keys must always take them in the same order.
+    Writes are collected in `changes`. At the end of the block they are applied in an order that is the same for all
+    transactions, so that these do not deadlock. Reads include what the block has put. Only `once` acts immediately: a
+    caller that takes several keys must always take them in the same order, to avoid deadlocks.
 
     A backend implements `_read`, `_read_many`, `_search` and `_take_key`. At the end of the block, the backend applies
     `changes` and calls `run_after_commit`. This class does everything else.
@@ -223,9 +223,9 @@ class Transaction(ABC):
         changed = {record.id for record in puts}
         wider = replace(query, limit=query.limit + len(changed)) if changed else query
         stored = self._found_ahead.get(wider)
-        found = (
-            [record for record in await self._search(wider) if record.id not in changed] if stored is None else stored
-        )
+        if stored is None:
+            stored = await self._search(wider)
+        found = [record for record in stored if record.id not in changed]
         found += [record for record in puts if query.matches(record)]
         if puts:
             found.sort(
@@ -234,7 +234,7 @@ class Transaction(ABC):
         return found[: query.limit]
 
     async def find_ahead(self, queries: Sequence[RecordQuery]) -> None:
-        """Run several queries in one step, if the store can. A later `find` with one of these does not search again."""
+        """Run several queries in one step, if the store can. A later `find` of the same query uses the result."""
         self._found_ahead |= await self._search_many([query for query in queries if query not in self._found_ahead])
 
     async def once(self, scope: str, key: str, keep: timedelta) -> bool:

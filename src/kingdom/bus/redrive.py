@@ -9,7 +9,8 @@ from uuid import UUID
 from kingdom.bus.operations import DeadFilter, DeadLetter, Operations
 
 _PAGE = 100
-# The pause after the first letter. Each later pause is half as long, so that an early failure stops most letters.
+# The pause after the first letter. Each later pause is half as long. The long first pauses show whether letters die
+# again before most of them are redriven.
 _FIRST_PAUSE_SECONDS = 1.0
 # How many of the redriven letters are checked after each redrive.
 _CHECKS_PER_REDRIVE = 5
@@ -25,7 +26,10 @@ class RedrivePlan:
 
 @dataclass(frozen=True, slots=True)
 class RedriveStep:
-    """Progress: the letter that was just redriven, and the counts so far. `letter` is None if too many died again."""
+    """Progress: the letter that was just redriven, and the counts so far.
+
+    `letter` is None in the last step of a redrive that stops because too many letters died again.
+    """
 
     letter: DeadLetter | None
     redriven: int

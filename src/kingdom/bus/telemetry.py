@@ -43,9 +43,9 @@ def add_trace_context(envelopes: Sequence[Envelope]) -> Sequence[Envelope]:
 
 
 def handler_spans() -> Callable[[Delivery], AbstractContextManager[object]]:
-    """Return the function that opens a span for a handler. Without a tracer it does nothing.
+    """Return a function that opens a span for a handler. Without a tracer, the returned function does nothing.
 
-    Call it once per group of handlers, because asking for the tracer costs more than a short handler.
+    Call `handler_spans` once per group of handlers, because asking for the tracer costs more than a short handler.
     """
     found = _opentelemetry()
     if found is None or isinstance(found[0].get_tracer_provider(), found[0].ProxyTracerProvider):

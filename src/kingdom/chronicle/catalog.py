@@ -30,7 +30,7 @@ object per line, one file per day. `kingdom bus tail` shows the log of any store
 
 
 async def log_event(transaction: Transaction, event: InternalEvent, actor: str) -> None:
-    """Log an internal event in the transaction that causes it, and after the commit its line in the text logs."""
+    """Log an internal event in the transaction that causes it. After the commit, write its line to the text logs."""
     entry = to_log_entry(event, actor, utc_now())
     await transaction.append(entry)
     if event.text_line:

@@ -199,4 +199,5 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 def title_of(payload: Mapping[str, Any]) -> str:
     """Return the text of a payload that best describes its event on one line. It is untrusted."""
     texts = (" ".join(text.split()) for name in _TITLE_FIELDS if isinstance(text := payload.get(name), str))
-    return next(filter(None, texts), "")[:_TITLE_LENGTH_MAX]
+    title = next(filter(None, texts), "")
+    return title if len(title) <= _TITLE_LENGTH_MAX else f"{title[: _TITLE_LENGTH_MAX - 1]}…"

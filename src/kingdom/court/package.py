@@ -21,6 +21,29 @@ REVIEW = "github.review"
 ReviewEvent = Literal["APPROVE", "REQUEST_CHANGES", "COMMENT"]
 # An approval can cause a merge, so a policy must allow it explicitly.
 _DEFAULT_REVIEW_EVENTS: tuple[ReviewEvent, ...] = ("COMMENT", "REQUEST_CHANGES")
+# What CI and reviews depend on. A name without a slash counts in every folder.
+PROTECTED_PATHS = (
+    ".github/**",
+    "CODEOWNERS",
+    ".gitmodules",
+    ".gitattributes",
+    "action.yml",
+    "action.yaml",
+    ".gitlab-ci.yml",
+    ".gitlab/**",
+    ".circleci/**",
+    ".buildkite/**",
+    ".semaphore/**",
+    ".teamcity/**",
+    ".woodpecker*",
+    ".travis.yml",
+    ".cirrus.yml",
+    ".drone.yml",
+    "*appveyor.yml",
+    "azure-pipelines*",
+    "bitbucket-pipelines.yml",
+    "Jenkinsfile*",
+)
 _CRON_FIELDS = 5
 # A cron expression must match some date after this day. Any day would do.
 _CRON_CHECK_DAY = datetime(2026, 1, 1)  # noqa: DTZ001 - cron expressions are checked without a time zone
@@ -125,6 +148,8 @@ class GeneralPolicy(PackageSection, frozen=True, kw_only=True):
     over_budget: OverBudget = OverBudget.ASK
     concurrency: _Count | None = None
     petitions: tuple[PetitionRule, ...] = ()
+    # A pull request or a push that changes one of these paths needs the approval of a person.
+    protected_paths: tuple[_Words, ...] = PROTECTED_PATHS
     # A question without an answer gets the default answer after this time, or fails its assignment.
     ask_deadline_hours: Annotated[float, Meta(gt=0)] = 168
     ask_default: str = ""

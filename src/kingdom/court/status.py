@@ -358,11 +358,11 @@ def _find_troubles(status: CourtStatus, sources: StatusSources) -> Iterator[Trou
         what = f"{count_noun(count, 'dead letter')} in {stream}"
         yield Trouble(what=what, command=f"kingdom bus dead list --stream {stream}")
     for stream, reason in status.paused.items():
-        yield Trouble(what=f"{stream} is paused: {reason}", command=f"kingdom bus resume {stream}")
+        yield Trouble(what=f"the stream {stream} is paused: {reason}", command=f"kingdom bus resume {stream}")
     for general in status.waiting.absent:
         yield Trouble(what=f"events wait for {general}, which has no package", command="kingdom general list")
     for broken in sources.broken:
-        yield Trouble(what=f"{broken.name} is broken: {broken.reason}", command="kingdom general validate")
+        yield Trouble(what=f"the General {broken.name} is broken: {broken.reason}", command="kingdom general validate")
     soldiers_run = any(each.is_well for each in status.roles if each.role == SOLDIERS)
     if soldiers_run and not _is_a_host_up(status):
         yield Trouble(what="no machine runs agents", command="kingdom host list")

@@ -12,13 +12,13 @@ from typing import Any
 
 import yaml
 
-from kingdom.bootstrap import open_bus
+from kingdom.bootstrap import generals_directory_of, open_bus
 from kingdom.bus.port import Bus
 from kingdom.court.heartbeat import ROLES
 from kingdom.court.package_files import make_private
 from kingdom.demo.external_services import BOT, CHANNEL, PULL_REQUEST, REPO, DemoServices, start_services
 from kingdom.demo.toy_repository import create_repository
-from kingdom.realm import read_realm
+from kingdom.realm import Realm, read_realm
 from kingdom.roles import declare_application
 from kingdom.settings import FILE, Settings, environment_of_children
 from kingdom.soldiers.processes.leftovers import kill_leftover_processes
@@ -51,7 +51,7 @@ class DemoCourt:
 
     @property
     def realm(self) -> Path:
-        """Return the directory of the store."""
+        """Return the directory of logs and checkouts, and of a store of files."""
         return self.directory / "realm"
 
     def pid(self, role: str) -> int | None:
@@ -60,15 +60,19 @@ class DemoCourt:
 
 
 @asynccontextmanager
-async def open_demo_court(directory: Path) -> AsyncIterator[DemoCourt]:
-    """Create everything in an empty directory and start the roles. The roles end with the block."""
+async def open_demo_court(directory: Path, database_url: str = "") -> AsyncIterator[DemoCourt]:
+    """Create everything in an empty directory and start the roles. The roles end with the block.
+
+    Without the address of another empty store, the store is in the directory too.
+    """
     file, realm = directory / FILE, directory / "realm"
-    settings = Settings.read(file=file, database_url=f"file:{realm}")
+    settings = Settings.read(file=file, database_url=database_url or f"file:{realm}")
     (directory / "tmp").mkdir()
     repository = directory / "repositories" / f"{REPO}.git"
     await create_repository(repository, PULL_REQUEST)
-    shutil.copytree(_GENERALS, realm / "generals")
-    make_private(realm / "generals")
+    generals = generals_directory_of(settings, Realm())
+    shutil.copytree(_GENERALS, generals)
+    make_private(generals)
     async with AsyncExitStack() as stack:
         services = await stack.enter_async_context(start_services(directory / "outside"))
         file.write_text(yaml.safe_dump(_realm_settings(services), sort_keys=False))

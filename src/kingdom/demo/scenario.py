@@ -52,11 +52,14 @@ class ScenarioStep:
 class Scenario:
     """Runs the steps one after the other, and shows everything that the store logs meanwhile."""
 
-    def __init__(self, court: DemoCourt, display: DemoDisplay, *, person: str) -> None:
+    def __init__(
+        self, court: DemoCourt, display: DemoDisplay, *, person: str, timeout_seconds: float = _TIMEOUT_SECONDS
+    ) -> None:
         self.court = court
         self.watcher = StoreWatcher(court.bus, court.realm)
         self._display = display
         self._person = person
+        self._timeout_seconds = timeout_seconds
         self._killed: list[KilledProcess] = []
         self._ask: HumanQuestion
         self._began = time.monotonic()
@@ -136,12 +139,12 @@ class Scenario:
 
     async def wait_until(self, find: Callable[[DemoState], T | None], what: str) -> T:
         """Show what happens until `find` returns a value, and return it. `what` is for the error after a timeout."""
-        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        deadline = time.monotonic() + self._timeout_seconds
         while not (found := find(await self._refresh())):
             if time.monotonic() > deadline:
                 raise ProgramFailed(
-                    f"the demo waited {_TIMEOUT_SECONDS:g} s in vain until {what}: run `kingdom demo --keep` and read"
-                    f" realm/logs/system.log; last lines of the roles: {' '.join(self.court.log_lines)[-2000:]}"
+                    f"the demo waited {self._timeout_seconds:g} s in vain until {what}: run `kingdom demo --keep` and"
+                    f" read realm/logs/system.log; last lines of the roles: {' '.join(self.court.log_lines)[-2000:]}"
                 )
             await asyncio.sleep(_POLL_SECONDS)
         return found

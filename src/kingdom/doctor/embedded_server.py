@@ -25,7 +25,7 @@ async def check_embedded_server(context: CheckContext) -> CheckResult:
         found = f"{summary}: process {server.pid} was left running; any command that uses the store stops it"
         return warn(found, "kingdom status")
     if server.pid:
-        return ok(f"{summary}, process {server.pid}; it stops after its last user")
+        return ok(f"{summary}, process {server.pid}; it stops when no process uses it")
     return ok(
         f"{summary}, {'which runs while it is in use' if server.is_created else 'created when it is first opened'}"
     )

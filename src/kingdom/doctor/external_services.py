@@ -1,4 +1,4 @@
-"""Check whether GitHub, Jira and Slack accept our tokens, and which scopes the tokens have. No token is shown."""
+"""Check whether GitHub, Jira and Slack accept the tokens of the realm, and their scopes. No token is shown."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,13 +8,13 @@ from typing import TypeVar
 
 import aiohttp
 
-from kingdom.court.petitions.github import GithubApi
 from kingdom.court.petitions.github_access import (
     APP_PERMISSIONS,
     AppInstallation,
     UserToken,
     missing_permissions,
 )
+from kingdom.court.petitions.github_api import GithubApi
 from kingdom.court.petitions.http_api import HttpApi, NotAuthorized, Unreachable
 from kingdom.court.petitions.jira import JiraApi
 from kingdom.court.remote_http import HttpReply
@@ -145,7 +145,8 @@ async def check_slack_socket(context: CheckContext) -> CheckResult:
     if settings is None:
         return skipped(_NOT_CONFIGURED)
     if not settings.app_token:
-        return warn("without envoy.slack.app_token no Slack message arrives", "create one with connections:write")
+        found = "without envoy.slack.app_token Kingdom receives nothing from Slack"
+        return warn(found, "create one with connections:write")
     reply = await _call_slack(settings.base_url, settings.app_token, "apps.connections.open")
     if problem := _slack_problem(reply):
         token = context.describe_source("envoy", "slack", "app_token")

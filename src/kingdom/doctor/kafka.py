@@ -20,5 +20,5 @@ async def check_kafka(context: CheckContext) -> CheckResult:
     except Misconfigured as error:
         return fail(str(error), "correct KINGDOM_KAFKA_OPTIONS, or install the extra kafka")
     if count < _SAFE_BROKERS:
-        return warn(f"{count} broker(s) answer, so events may be lost with one", "run three brokers")
+        return warn(f"only {count} broker(s) answer, so the loss of one may lose events", "run three brokers")
     return ok(f"{count} brokers answer")

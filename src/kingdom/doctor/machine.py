@@ -101,15 +101,15 @@ async def check_inotify(_: CheckContext) -> CheckResult:
         return skipped("this system has no inotify")
     number = await run_in_thread(_try_watching)
     instances, watches = (_inotify_limit(f"max_user_{name}") for name in ("instances", "watches"))
+    limits = f"{instances} instances and {watches} watches per user"
     if number:
-        found = f"no process can watch files: {os.strerror(number)} ({instances} instances, {watches} watches a user)"
+        found = f"no process can watch files: {os.strerror(number)} ({limits})"
         return fail(found, "sudo sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=524288")
-    found = f"{instances} instances and {watches} watches a user"
     if instances < _INSTANCES_LEAST or watches < _WATCHES_LEAST:
         return warn(
-            f"only {found}", "sudo sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=524288"
+            f"only {limits}", "sudo sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=524288"
         )
-    return ok(found)
+    return ok(limits)
 
 
 async def check_clock(context: CheckContext) -> CheckResult:

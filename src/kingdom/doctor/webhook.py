@@ -28,7 +28,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class _PingResult(NamedTuple):
-    """Whether a program listens on the port, whether it is the Sentinel, and whether it accepts our signature."""
+    """Whether a program listens on the port, whether it is the Sentinel, and whether it accepts the signature."""
 
     is_listening: bool
     is_sentinel: bool = False

@@ -117,7 +117,7 @@ def build_agent_environment(
 
 
 def _check_requirements(settings: SoldierSettings, kind: AgentKind) -> None:
-    """Fail early for everything that would make the first agent fail."""
+    """Raise Misconfigured now if the library or the sandbox is missing, not when the first agent starts."""
     if kind.library and find_spec(kind.library[0]) is None:
         raise Misconfigured(f"{settings.agent} needs a library that is not installed: pip install '{kind.library[1]}'")
     if settings.sandbox is not SandboxProfile.OFF and (reason := find_sandbox_problem(settings.sandbox)):

@@ -241,8 +241,8 @@ def _queues(snapshot: TopSnapshot) -> Iterator[PaneRow]:
         )
     for reason, count in snapshot.status.waiting.by_reason.items():
         waits = shorten(reason)
-        cells = (Cell("waiting room"), Cell(count_text(count)), Cell(""), Cell(""), Cell(""), Cell(waits, ATTENTION))
-        yield PaneRow(key=f"waiting {reason}", full_text=f"{count_noun(count, 'event')} waiting {waits}", cells=cells)
+        cells = (Cell("waiting events"), Cell(count_text(count)), Cell(""), Cell(""), Cell(""), Cell(waits, ATTENTION))
+        yield PaneRow(key=f"waiting {reason}", full_text=f"{count_noun(count, 'event')} waiting: {waits}", cells=cells)
 
 
 def _inbox(snapshot: TopSnapshot) -> Iterator[PaneRow]:

@@ -20,7 +20,7 @@ from kingdom.workflow.model.status import WORKFLOW, WorkflowStatus
 from kingdom.workflow.model.steps.operations import Continue, ResumeFrom
 from kingdom.workflow.records import DELETED, WORKFLOWS, run_transaction
 
-# Failed runs stay until a person acts, so only those of this time are shown, and at most _FAILED_MAX.
+# Failed runs stay until a person acts, so only those created within this time are shown, and at most _FAILED_MAX.
 _FAILED_SHOWN = timedelta(days=3)
 _FAILED_MAX = 200
 # This many runs that ended while the screen was open are still shown.

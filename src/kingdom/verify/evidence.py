@@ -118,8 +118,8 @@ class Evidence:
     def settling_began(self) -> dict[tuple[int, int], int]:
         """Return the time at which a worker first tried to settle each event, by position and token.
 
-        Attempts that certainly failed are left out. An earlier attempt whose answer was lost may have succeeded, so the
-        failure of a later one does not count for it.
+        Attempts that certainly failed are left out. If a later attempt failed, an earlier attempt whose answer was lost
+        still counts, because it may have succeeded.
         """
         attempts: dict[tuple[int, int], set[int]] = defaultdict(set)
         for entry in self.entries("settling", "settled", "not_settled"):

@@ -48,7 +48,7 @@ _CHECK_PAUSE_SECONDS_MIN = 0.3
 # The pause after a check of the invariants is at least this many times as long as the check.
 _CHECK_PAUSE_RATIO = 4
 _RECORDS_MAX = 100_000
-_POISON_NEIGHBOURS = 6
+_POISON_NEIGHBORS = 6
 # The duration of a long job, in leases. The worker keeps such a job only if it renews its lease.
 _LONG_JOB_LEASES = 1.75
 _LONG_JOBS = 2
@@ -207,12 +207,12 @@ class Trial:
         """In the first half of the trial, publish events that kill their worker, together with healthy events."""
         for _ in range(self.plan.poisons):
             for stream, key in ((ANY, None), (LINE, "poisoned")):
-                neighbours = [draw_reaction(self.rng, stream) for _ in range(_POISON_NEIGHBOURS)]
+                neighbors = [draw_reaction(self.rng, stream) for _ in range(_POISON_NEIGHBORS)]
                 poison = REACTED.envelope(Job(fate="poison"), stream=stream, partition_key=key)
-                neighbours.insert(self.rng.randrange(_POISON_NEIGHBOURS), poison)
+                neighbors.insert(self.rng.randrange(_POISON_NEIGHBORS), poison)
                 # A fault may have made the store unavailable.
                 with contextlib.suppress(Unavailable):
-                    await self.publish(*neighbours)
+                    await self.publish(*neighbors)
             await asyncio.sleep(self.plan.seconds / 2 / self.plan.poisons)
 
     async def drain(self) -> None:
@@ -232,8 +232,8 @@ class Trial:
     async def _is_finished(self) -> bool:
         """Do the work that only an operator can do, and return whether all events have ended."""
         with contextlib.suppress(KingdomError):
-            # The store comes first: it waits until a process under test has killed a stopped holder of the lock. The
-            # operator would kill that holder itself.
+            # Ask the store first, because it waits until a process under test has killed a stopped holder of the lock.
+            # If the operator came first, it would kill that holder itself.
             unfinished = await self.store.unfinished()
             await self.operator.resume()
             return not (await self.operator.resolve_dead_letters() or self._closings or unfinished)

@@ -35,9 +35,9 @@ class GeneralCost(NamedCost, frozen=True, kw_only=True):
 
 
 class MonthCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """What this month has cost until now, and is expected to cost in total.
+    """What this month has cost so far, and `forecast`, what the whole month is expected to cost.
 
-    `forecast` is null until there is a complete day to expect the remaining days from.
+    `forecast` is null while there is no complete day to base it on.
     """
 
     spent: float

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -135,12 +136,18 @@ async def _read_raw(request: web.Request) -> bytes:
 def _read_query(request: web.Request, kind: type[msgspec.Struct] | None) -> Any:
     if kind is None:
         return None
-    lists = {each.encode_name for each in msgspec.structs.fields(kind) if each.default == ()}
+    lists = _list_fields(kind)
     given = {name: request.query.getall(name) if name in lists else request.query[name] for name in request.query}
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise MalformedRequest(f"the query of the address is wrong: {error}") from error
+
+
+@cache
+def _list_fields(kind: type[msgspec.Struct]) -> frozenset[str]:
+    """Return the names that may stand in an address more than once."""
+    return frozenset(each.encode_name for each in msgspec.structs.fields(kind) if each.default == ())
 
 
 def _read_body(request: web.Request, raw: bytes, kind: type[msgspec.Struct] | None) -> Any:

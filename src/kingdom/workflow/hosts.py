@@ -109,7 +109,7 @@ async def set_drained(transaction: Transaction, host_id: str, *, drained: bool, 
     """Stop giving new runs to a host, or give it new runs again. Repeating it changes nothing."""
     record, host = await find_host(transaction, host_id)
     if host is None:
-        raise NotFound(f"there is no host {host_id!r}: `kingdom host list` shows all")
+        raise NotFound(f"there is no host {host_id!r}: `kingdom host list` shows all hosts")
     if host.drained == drained:
         return host
     changed = msgspec.structs.replace(host, drained=drained)

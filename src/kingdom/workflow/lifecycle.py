@@ -148,7 +148,7 @@ async def show(bus: Bus, workflow_id: str) -> Workflow:
 
 
 async def resume_parked_runs(bus: Bus) -> list[str]:
-    """Resume parked runs, which waited for the end of a vendor's usage limit, and return their ids."""
+    """Resume the parked runs whose vendor accepts requests again, and return their ids."""
     query = RecordQuery(kind=WORKFLOWS.name, state=WorkflowStatus.AWAITING, due_by=utc_now())
     async with bus.transaction() as transaction:
         due = [record.id for record in await transaction.find(query)]

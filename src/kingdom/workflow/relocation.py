@@ -101,7 +101,7 @@ async def choose_host_for(transaction: Transaction, workflow: Workflow) -> Host 
 async def _can_move(transaction: Transaction, workflow: Workflow, with_remote: dict[str, bool]) -> bool:
     """Return whether another host can get the checkpoints of a run.
 
-    `with_remote` is a cache: for each id of a registered repository, it has whether a checkpoint remote is set.
+    `with_remote` is a cache that maps the id of a registered repository to whether it has a checkpoint remote.
     """
     if workflow.started_at is None:
         return True

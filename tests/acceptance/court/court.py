@@ -108,7 +108,7 @@ class Court:
         return frozenset(path.relative_to(realm).as_posix() for path in found)
 
     async def logs_say(self, role: str, words: str) -> None:
-        """Wait until a role wrote something."""
+        """Wait until the log of a role contains these words."""
 
         async def there() -> bool:
             return words in self.processes.log(role)
@@ -117,7 +117,7 @@ class Court:
 
 
 async def wait(ready: Callable[[], Awaitable[T | None]], what: str) -> T:
-    """Wait until something is there, and return it."""
+    """Wait until `ready` returns something, and return it."""
     found: T = await eventually(ready, what, PATIENCE_SECONDS)
     return found
 

@@ -38,7 +38,7 @@ async def chronicled(
 
     # Some events appear only after the Chamberlain's next round.
     for event_type in CATALOG.keys() - {entry.type for entry in up_and_down}:
-        await wait(partial(court.log, event_type), f"{event_type} is said")
+        await wait(partial(court.log, event_type), f"{event_type} is logged")
     return [*await court.log(), *up_and_down]
 
 
@@ -49,7 +49,7 @@ async def test_the_catalog_is_complete() -> None:
 @pytest.mark.parametrize("event_type", CATALOG)
 async def test_each_entry_has_the_actor_that_the_catalog_names(chronicled: list[LogEntry], event_type: str) -> None:
     entries = [entry for entry in chronicled if entry.type == event_type]
-    assert entries, f"nobody said {event_type}"
+    assert entries, f"the log has no entry {event_type}"
     actors = tuple(_ACTORS.get(actor, actor) for actor in CATALOG[event_type].actor.split(", "))
     strangers = {entry.actor for entry in entries if not entry.actor.startswith((*actors, *_others(event_type)))}
     assert strangers == set()
@@ -89,7 +89,7 @@ async def test_a_role_that_never_came_back_is_missed_once(court: Court, chronicl
     assert len(await court.logged_data("system.heartbeat_missed", target=SILENT_ROLE)) == 1
 
 
-async def test_a_run_outlives_the_host_of_its_session(orphaned: Story) -> None:
+async def test_a_run_is_completed_although_its_session_lost_its_host(orphaned: Story) -> None:
     assert (orphaned.event.outcome, orphaned.task.status) == ("completed", "completed")
 
 

@@ -128,7 +128,7 @@ async def test_a_resumed_assignment_names_its_root_and_ends_with_it(court: Court
     assert answer.id.startswith(f"evt-slack-response-{root.id}-")
 
 
-async def test_a_time_that_was_missed_fires_once(court: Court, schedule: Story) -> None:
+async def test_a_missed_schedule_fires_once(court: Court, schedule: Story) -> None:
     assert (schedule.task.event_id, schedule.task.type) == (f"schedule-{SCHEDULE}", "fireworks")
     assert schedule.task.payload == {"colour": "red"}
     assert schedule.event.id == f"evt-schedule-{SCHEDULE}-{schedule.event.created_at:%Y%m%d%H%M%S}"
@@ -157,7 +157,7 @@ async def test_a_refusal_by_github_fails_the_assignment_despite_the_agents_repor
     assert reason in texts(refusal)[-1]
 
 
-async def test_an_unwanted_event_is_shown_with_the_reasons(unrouted: Unrouted) -> None:
+async def test_an_unrouted_event_is_shown_with_the_reasons(unrouted: Unrouted) -> None:
     event = unrouted.shown
     assert (event["status"], event["outcome"], event["reason"]) == (
         "completed",
@@ -169,14 +169,14 @@ async def test_an_unwanted_event_is_shown_with_the_reasons(unrouted: Unrouted) -
     assert "repo is 'acme/nobodys'" in reasons["gen-fails"]
 
 
-async def test_an_unrouted_event_is_done_once_there_is_a_general_for_it(court: Court, unrouted: Unrouted) -> None:
+async def test_a_rerouted_event_is_completed_by_the_new_general(court: Court, unrouted: Unrouted) -> None:
     later = unrouted.later
     assert (later.event.id, later.event.outcome) == (unrouted.shown["id"], "completed")
     assert later.task.target_general == "gen-late"
     assert len(await court.logged_data("event.discarded", event_id=later.event.id)) == 1
 
 
-async def test_a_newer_request_takes_the_place_of_one_that_waits(court: Court, superseded: Superseded) -> None:
+async def test_a_newer_request_replaces_a_waiting_one(court: Court, superseded: Superseded) -> None:
     older, newer = superseded.older, superseded.newer.event
     assert (older.status, older.outcome, older.reason) == ("completed", "superseded", f"superseded by {newer.id}")
     assert older.payload["number"] == newer.payload["number"]

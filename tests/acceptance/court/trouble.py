@@ -41,7 +41,7 @@ async def orphaned(court: Court) -> Story:
             sessions = await list_sessions(transaction)
         return next((soldier for soldier, session in sessions.items() if session.assignment_id == task.id), None)
 
-    soldier = await wait(registered_soldier, "the session is on the books")
+    soldier = await wait(registered_soldier, "the session is registered")
     await _record_session(court, soldier, task, host="host-gone")
     await _until_logged(court, "system.session_orphaned", soldier)
     second_gate(court.processes).touch()

@@ -36,10 +36,11 @@ class Kind:
 
     `environment` has the variables that lead an agent to its model, and `impatient` those that make it give up on the
     model soon. `write_tool` is the name of the tool that writes files, and `mcp_tool` the format of the name of an MCP
-    tool. `written` is the first word of the update about writing a.txt. `crash` is the reported end of an agent that
-    crashes with code 3 if it can choose the code, and `limit` the message of its vendor at a usage limit. `errors` has
-    the model errors that it gives up on soon, with its messages. Updates come `in_order`, unless a petition may
-    overtake an earlier message.
+    tool. `written` is the first word of the update about writing a.txt. `crash` is the reported end of an agent whose
+    script says "crash with code 3"; some agents cannot choose the code. `limit` is the message of its vendor at a usage
+    limit. `errors` maps each model error that the agent gives up on soon to the message of the agent. Updates come
+    `in_order`, unless a petition may overtake an earlier message. If the agent `can_stop_reacting`, only killing it
+    ends its turn.
     """
 
     make: Callable[[], AgentClient]
@@ -56,7 +57,7 @@ class Kind:
     errors: Mapping[int, str] = field(default_factory=lambda: _ERRORS)
     cost_timing: CostTiming = CostTiming.AT_ONCE
     in_order: bool = True
-    goes_deaf: bool = True
+    can_stop_reacting: bool = True
     checks_mcp_servers: bool = True
 
     def sandbox(self, *writable: Path, socket: Path | None) -> Sandbox | None:
@@ -104,7 +105,7 @@ CODEX = Kind(
     },
     cost_timing=CostTiming.AFTER_ITS_TOOLS,
     # Its adapter reacts even if the agent does not.
-    goes_deaf=False,
+    can_stop_reacting=False,
     checks_mcp_servers=False,
 )
 OPENCODE = Kind(
@@ -115,7 +116,7 @@ OPENCODE = Kind(
     mcp_tool="{server}_{tool}",
     crash="SIGKILL",
     limit=acp_clients.LIMIT,
-    # It retries the others for more than a minute.
+    # It retries the other errors for more than a minute.
     errors={status: _ERRORS[status] for status in (400, 401)},
     cost_timing=CostTiming.AFTER_THE_TURN,
     in_order=False,

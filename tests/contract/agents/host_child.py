@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.contract.agents.clients import KINDS
 from tests.contract.agents.stage import stage_for
-from tests.contract.agents.test_processes import in_a_tool
+from tests.contract.agents.test_processes import hang_in_a_tool
 from tests.integration.processes import say
 
 
@@ -15,7 +15,7 @@ async def run(kind: str, folder: str, mark: str, url: str) -> None:
     stage = stage_for(KINDS[kind], Path(folder), mark, url)
     agent = await stage.start()
     say(agent.session)
-    turn = await in_a_tool(agent, stage)
+    turn = await hang_in_a_tool(agent, stage)
     say("ready")
     await turn
 

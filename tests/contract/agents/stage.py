@@ -116,7 +116,7 @@ async def _no_verdict(_: str) -> None:
 
 
 async def updates_of(agent: Agent, prompt: Prompt) -> list[TurnUpdate]:
-    """Return all updates of an agent for a prompt, except signs of life without news."""
+    """Return all updates of an agent for a prompt, except a cost that has not changed."""
     reported: list[TurnUpdate] = []
     spent = CostUpdate(0.0)
     async with asyncio.timeout(LONG_SECONDS):

@@ -44,7 +44,7 @@ async def test_a_busy_agent_is_killed_after_the_grace(stage: Stage, grace: timed
     assert "SIGKILL" in await agent.wait_for_end()
 
 
-async def test_an_agent_is_stopped_twice_as_well_as_once(stage: Stage) -> None:
+async def test_an_agent_can_be_stopped_several_times(stage: Stage) -> None:
     agent = await stage.start()
     async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.gather(agent.stop(A_WHILE), agent.stop(A_WHILE))
@@ -73,9 +73,9 @@ async def test_a_stopped_agent_takes_no_prompt(stage: Stage) -> None:
     assert (await stage.client.inspect(stage.launch(), "w1-t1#1")).finding is TranscriptFinding.ABSENT
 
 
-async def test_a_deaf_agent_is_killed_after_the_grace(process_stage: Stage) -> None:
-    if not process_stage.kind.goes_deaf:
-        pytest.skip(f"something before an agent of the client {process_stage.client.name} always hears")
+async def test_an_agent_that_stops_reacting_is_killed_after_the_grace(process_stage: Stage) -> None:
+    if not process_stage.kind.can_stop_reacting:
+        pytest.skip(f"the adapter of the client {process_stage.client.name} reacts even if its agent does not")
     agent = await process_stage.start()
     turn = asyncio.create_task(follow(agent, {"write": "began"}, {"hang": "deaf"}))
     await until_exists(process_stage.work_space / "began")

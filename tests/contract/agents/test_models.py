@@ -18,7 +18,7 @@ SHELF = McpServer(
 )
 
 
-async def test_errors_of_the_model_fail_the_turn_and_the_agent_lives_on(model_stage: Stage) -> None:
+async def test_errors_of_the_model_fail_the_turn_and_the_agent_keeps_running(model_stage: Stage) -> None:
     agent = await model_stage.start()
     for number, (status, words) in enumerate(model_stage.kind.errors.items()):
         with pytest.raises(AgentFailed, match=words):
@@ -27,7 +27,7 @@ async def test_errors_of_the_model_fail_the_turn_and_the_agent_lives_on(model_st
     assert (await follow(agent, {"answer": "well again"}, prompt_id="t9#1"))[-1] == TurnAnswer("well again", 0.0)
 
 
-async def test_errors_of_the_model_that_pass_are_waited_for(model_stage: Stage) -> None:
+async def test_an_agent_retries_after_a_temporary_error_of_the_model(model_stage: Stage) -> None:
     agent = await model_stage.start()
     passing = ({"model_error": 529, "times": 1}, {"append": "log", "text": "a"}, {"drop_stream": True, "times": 1})
     updates = await follow(agent, *passing)
@@ -70,7 +70,7 @@ async def test_a_turn_that_has_cost_its_budget_ends_before_the_next_tool_and_can
     assert (model_stage.work_space / "two").exists()
 
 
-async def test_costs_are_those_of_each_turn_also_after_the_session_was_resumed(model_stage: Stage) -> None:
+async def test_each_turn_reports_only_its_own_cost_also_after_the_session_was_resumed(model_stage: Stage) -> None:
     agent = await model_stage.start()
     assert (await follow(agent, {"cost": 0.5}, prompt_id="t1#1"))[-1] == TurnAnswer("done", 0.5)
     with pytest.raises(AgentGone) as caught:

@@ -17,7 +17,7 @@ from tests.integration.soldiers.processes import cancel_while_it_starts, marked,
 from tests.patience import PATIENCE_SECONDS
 
 needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-# A tool with its own session, and a daemon.
+# A daemon in its own session, and a command that hangs.
 TOOL = "setsid sleep 912 & sleep 913"
 
 
@@ -25,11 +25,11 @@ TOOL = "setsid sleep 912 & sleep 913"
 def contained_stage(process_stage: Stage, request: pytest.FixtureRequest) -> Stage:
     """A stage on which everything that an agent has started ends with it."""
     if "not contained" in request.node.name:
-        pytest.skip("without a namespace of its own an agent leaves behind what it has made independent")
+        pytest.skip("an agent without its own namespace leaves its daemons behind")
     return process_stage
 
 
-async def in_a_tool(agent: Agent, stage: Stage) -> asyncio.Task[list[Any]]:
+async def hang_in_a_tool(agent: Agent, stage: Stage) -> asyncio.Task[list[Any]]:
     """Let an agent do a step and then hang in a tool."""
     steps = ({"append": "log", "text": "a"}, {"run": TOOL, "first_time_only": True}, {"append": "log", "text": "b"})
     turn = asyncio.create_task(follow(agent, *steps, prompt_id="t1#1"))
@@ -39,7 +39,7 @@ async def in_a_tool(agent: Agent, stage: Stage) -> asyncio.Task[list[Any]]:
     return turn
 
 
-async def go_on(stage: Stage, session: str) -> None:
+async def continue_session(stage: Stage, session: str) -> None:
     """Let a new agent finish the work of a killed one without repeating finished steps."""
     assert (await stage.client.inspect(stage.launch(session), "t1#1")).finding is TranscriptFinding.UNFINISHED
     again = await stage.start(session)
@@ -54,7 +54,7 @@ async def go_on(stage: Stage, session: str) -> None:
 @needs_bubblewrap
 async def test_an_agent_that_is_stopped_in_a_tool_leaves_no_process(contained_stage: Stage) -> None:
     agent = await contained_stage.start()
-    turn = await in_a_tool(agent, contained_stage)
+    turn = await hang_in_a_tool(agent, contained_stage)
     await agent.stop(AT_ONCE)
     assert marked(contained_stage.mark) == []
     with pytest.raises(AgentGone, match="SIGKILL"):
@@ -72,14 +72,14 @@ async def test_a_daemon_that_a_tool_has_left_ends_with_its_agent(contained_stage
 @needs_bubblewrap
 async def test_an_agent_killed_in_a_tool_leaves_no_process_and_its_session_continues(contained_stage: Stage) -> None:
     agent = await contained_stage.start()
-    turn = await in_a_tool(agent, contained_stage)
+    turn = await hang_in_a_tool(agent, contained_stage)
     assert agent.pid is not None
     os.kill(agent.pid, signal.SIGKILL)
     assert "SIGKILL" in await asyncio.wait_for(agent.wait_for_end(), PATIENCE_SECONDS)
     assert marked(contained_stage.mark) == []
     with pytest.raises(AgentGone, match="SIGKILL"):
         await turn
-    await go_on(contained_stage, agent.session)
+    await continue_session(contained_stage, agent.session)
 
 
 @needs_bubblewrap
@@ -92,7 +92,7 @@ async def test_a_session_continues_after_its_host_was_killed(
         host.signal(signal.SIGKILL)
         await host.ends()
     await until_none(contained_stage.mark)
-    await go_on(contained_stage, host.lines[0])
+    await continue_session(contained_stage, host.lines[0])
 
 
 async def test_an_interrupt_in_a_tool_ends_the_tool(process_stage: Stage) -> None:
@@ -106,6 +106,6 @@ async def test_an_interrupt_in_a_tool_ends_the_tool(process_stage: Stage) -> Non
     assert "sleep 914" not in marked(process_stage.mark)
 
 
-async def test_a_start_that_is_given_up_leaves_no_process(process_stage: Stage) -> None:
+async def test_a_cancelled_start_leaves_no_process(process_stage: Stage) -> None:
     await cancel_while_it_starts(process_stage.client.start(process_stage.launch()), process_stage.mark, "")
     assert marked(process_stage.mark) == []

@@ -183,12 +183,12 @@ async def test_an_unknown_session_cannot_be_continued(stage: Stage) -> None:
         await stage.start("unheard-of")
 
 
-async def test_without_a_session_a_new_one_begins_and_has_its_own_name(stage: Stage) -> None:
+async def test_two_agents_without_a_given_session_have_different_sessions(stage: Stage) -> None:
     first, second = await stage.start(), await stage.start()
     assert first.session != second.session
 
 
-async def test_inspect_finds_the_truth_in_the_transcript_alone(stage: Stage) -> None:
+async def test_inspect_finds_the_result_of_each_prompt_in_the_transcript(stage: Stage) -> None:
     launch = stage.launch()
     assert (await stage.client.inspect(launch, "t1#1")).finding is TranscriptFinding.NO_TRANSCRIPT
     agent = await stage.start()
@@ -201,7 +201,7 @@ async def test_inspect_finds_the_truth_in_the_transcript_alone(stage: Stage) -> 
     assert await stage.client.inspect(launch, "t3#1") == Inspection(finding=TranscriptFinding.ABSENT)
 
 
-async def test_a_prompt_is_in_the_transcript_before_anything_is_done_about_it(stage: Stage) -> None:
+async def test_a_prompt_is_in_the_transcript_before_the_agent_acts_on_it(stage: Stage) -> None:
     agent = await stage.start()
     updates = agent.send(Prompt(id="t1#1", text=scripted({"say": "hello"}, {"hang": True})))
     await anext(updates)

@@ -85,7 +85,10 @@ def _with_step(answer: ModelAnswer, step: Step, model: str) -> ModelAnswer | Non
 
 
 def _must_be_sent_before(answer: ModelAnswer, step: Step) -> bool:
-    """Return whether the response must be sent before a step: an error has no text, and no cost either, like a hang."""
+    """Return whether the response must be sent before a step.
+
+    An error contains neither text nor usage, and a response that hangs contains no usage.
+    """
     return ("fail" in step and bool(answer.texts or answer.usage)) or (
         _ended_by(answer, step) is not None and bool(answer.usage)
     )

@@ -33,7 +33,7 @@ def charged_for(usage: Mapping[str, Any], model: str) -> float:
 def usage_for(cost_usd: float, model: str) -> dict[str, Any]:
     """Return the usage of a response with this cost."""
     usd = _input_usd(model)
-    # Whole cents become searches. They are rounded down, so the remaining cost is not negative.
+    # The cost beyond the allowed tokens becomes searches, rounded up to whole cents. The rest becomes tokens.
     beyond = cost_usd - _TOKENS_MAX * usd / _MILLION
     searches = int(beyond * _CENTS) + 1 if beyond > 0 else 0
     tokens = round(max(0.0, cost_usd - searches / _CENTS) * _MILLION / usd)

@@ -98,7 +98,10 @@ def progress_of(entries: Iterable[Entry]) -> Progress | None:
 
 
 def call_id(prefix: str, number: int, *, second_way: bool) -> str:
-    """Return the id of a tool call. Later requests repeat it, so the stub recognizes the step."""
+    """Return the id of a tool call. Later requests repeat it, so the stub recognizes the step.
+
+    `second_way` means that the shell executes the step, because the tool that writes files has failed.
+    """
     return f"{prefix}step{number}{'b' if second_way else 'a'}{uuid.uuid4().hex[:12]}"
 
 

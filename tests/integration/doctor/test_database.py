@@ -94,7 +94,7 @@ async def test_a_standby_that_follows_asynchronously_is_reported(database: str) 
         following.finish()
 
 
-async def test_a_server_that_has_lost_what_it_had_confirmed_is_reported_for_a_week(database: str) -> None:
+async def test_a_server_that_lost_confirmed_transactions_is_reported_for_a_week(database: str) -> None:
     await migrate(database)
     for days, status in ((8, "ok"), (6, "warn")):
         insert = "INSERT INTO kingdom.log (at, type, actor, trace_id, aggregate_type, aggregate_id, data) VALUES"
@@ -137,7 +137,7 @@ async def test_a_limit_of_the_database_is_reported(database: str) -> None:
 @pytest.mark.parametrize(
     "name", ["statement_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout", "lock_timeout"]
 )
-async def test_a_limit_of_time_that_interrupts_normal_work_is_reported(database: str, name: str) -> None:
+async def test_a_timeout_that_interrupts_normal_work_is_reported(database: str, name: str) -> None:
     # A much shorter timeout would cancel the check itself.
     limit = _SHORTEST_MS[name] - 1
     alter(database, f"SET {name} = {limit}")
@@ -172,7 +172,7 @@ async def test_an_old_server_is_reported(database: str) -> None:
     assert (result.status, "15 or newer is needed" in result.found) == ("fail", True)
 
 
-async def test_a_database_in_which_not_every_text_fits_is_reported(careful: PrivateCluster) -> None:
+async def test_a_database_without_utf8_encoding_is_reported(careful: PrivateCluster) -> None:
     with psycopg.connect(careful.dsn, autocommit=True) as connection:
         connection.execute("CREATE DATABASE doctor_ascii TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
     try:

@@ -33,7 +33,7 @@ async def test_a_server_is_well_before_it_is_made_while_it_runs_and_after_its_ke
     async with server_url(url):
         running = await look(NAME, *AROUND, url=url)
         keeper, server = await keeper_and_server(place)
-        assert f"process {server.pid}; it stops after its last user" in running[NAME].found
+        assert f"process {server.pid}; it stops when no process uses it" in running[NAME].found
         assert {name for name, report in running.items() if report.status != "ok"} == {"migrations", "roles"}
         # Stop the keeper, so that it does not end the server before the test kills it.
         keeper.suspend()

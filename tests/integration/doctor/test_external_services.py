@@ -88,7 +88,7 @@ async def test_a_token_of_another_account_is_reported(tmp_path: Path) -> None:
     assert (report.status, report.fix) == ("fail", "write kingdom-bot first in sentinel.github.logins")
 
 
-async def test_a_spent_hour_is_reported(tmp_path: Path) -> None:
+async def test_a_used_up_request_limit_is_reported(tmp_path: Path) -> None:
     async with github_that_says(tmp_path / "github.json", X_RateLimit_Remaining="0") as url:
         report = await look_at("github", config=with_github(tmp_path, url))
     assert (report.status, "no requests left this hour" in report.found) == ("warn", True)
@@ -108,7 +108,7 @@ async def test_systems_that_cannot_be_reached_are_reported(tmp_path: Path) -> No
         assert report.fix.startswith("check the address in kingdom.yaml")
 
 
-async def test_jira_is_asked_whose_token_it_is_and_for_its_search(tmp_path: Path) -> None:
+async def test_jira_is_checked_by_its_account_and_its_search(tmp_path: Path) -> None:
     running = await start(jira.build_jira(tmp_path / "jira.json"))
     try:
         fine = await look_at("jira", config=with_jira(tmp_path, running.url))
@@ -186,7 +186,7 @@ async def test_an_app_names_what_its_installation_lacks(tmp_path: Path) -> None:
         ("login", f"{SLUG}[bot] is not in sentinel.github.logins"),
     ],
 )
-async def test_a_wrong_part_of_an_app_is_reported(tmp_path: Path, problem: str, found: str) -> None:
+async def test_each_problem_of_an_app_is_reported(tmp_path: Path, problem: str, found: str) -> None:
     key = {"key": other_key(), "no key": "hello"}.get(problem, "")
     async with standing_in(tmp_path / "github.json") as site:
         installation = await install(site, suspended=problem == "suspended")

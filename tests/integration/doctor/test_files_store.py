@@ -155,7 +155,7 @@ async def test_a_store_that_no_backend_knows_is_reported_once(url: str) -> None:
     assert failed == ["store"]
 
 
-async def test_a_role_that_fell_silent_is_reported(store: str, realm: Path) -> None:
+async def test_a_role_without_a_recent_heartbeat_is_reported(store: str, realm: Path) -> None:
     assert (await look_at("roles", url=store)).status == "skipped"
     await FileHeartbeatWriter(realm, "king").beat(utc_now())
     assert (await look_at("roles", url=store)).status == "ok"

@@ -62,7 +62,7 @@ async def test_a_git_that_fails_is_reported(tmp_path: Path, monkeypatch: pytest.
     assert (report.status, "127: cannot open shared object file" in report.found) == ("fail", True)
 
 
-async def test_a_git_that_hangs_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_git_that_hangs_is_reported_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = write_program(tmp_path, "git", "sleep 600")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     report = await look_at("git", limit=timedelta(seconds=0.5))
@@ -81,7 +81,7 @@ async def test_a_program_is_ended_even_if_its_start_is_cancelled(monkeypatch: py
     assert marked(mark) == []
 
 
-async def test_a_bubblewrap_that_may_not_make_namespaces_is_reported(
+async def test_a_bubblewrap_that_cannot_create_namespaces_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_program(
@@ -127,7 +127,7 @@ async def test_a_clock_that_was_never_set_is_reported() -> None:
 
 
 @pytest.mark.parametrize(("orange", "status"), [(0.001, "warn"), (1000, "ok")])
-async def test_a_machine_without_memory_for_anything_to_begin_is_reported(
+async def test_a_machine_with_too_little_memory_for_new_work_is_reported(
     tmp_path: Path, orange: float, status: str
 ) -> None:
     health = {"yellow": 0.001, "orange": orange, "red": 1000}

@@ -17,7 +17,7 @@ def install(directory: Path, name: str) -> Path:
     return Path(install_package(source, directory / "generals", replace=False).directory)
 
 
-async def test_no_file_of_settings_is_a_warning_with_the_next_command(
+async def test_a_missing_settings_file_is_a_warning_with_the_next_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -35,7 +35,7 @@ async def test_a_broken_file_is_reported_and_everything_else_is_checked(tmp_path
     assert "kingdom config check" in found["kingdom.yaml"].fix
 
 
-async def test_a_missing_file_is_reported(tmp_path: Path) -> None:
+async def test_a_named_settings_file_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     report = await look_at("kingdom.yaml", config=tmp_path / "absent.yaml")
     assert (report.status, "does not exist" in report.found) == ("fail", True)
 
@@ -56,7 +56,7 @@ async def test_a_variable_that_is_not_set_is_reported_by_its_name(
     assert (report.status, "OUR_TOKEN, which is not set" in report.found) == ("fail", True)
 
 
-async def test_a_secret_that_cannot_be_read_to_its_end_is_given_up(tmp_path: Path) -> None:
+async def test_a_secret_file_that_cannot_be_read_in_time_is_reported(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     file = write_settings(tmp_path, sentinel={"github": {"token": "file:pipe", **GITHUB}})
     report = await look_at("kingdom.yaml", config=file, reading_limit=timedelta(seconds=0.1))

@@ -50,7 +50,7 @@ async def test_a_free_port_is_well(tmp_path: Path) -> None:
     assert found["webhook"].found == "the Sentinel does not run"
 
 
-async def test_an_occupied_port_is_reported_with_who_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_occupied_port_is_reported_with_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The program on this port accepts connections and never answers.
     monkeypatch.setattr("kingdom.doctor.webhook._RESPONSE_SECONDS", 0.2)
     with occupied() as port:
@@ -93,13 +93,13 @@ async def test_a_sentinel_that_runs_and_does_not_listen_is_reported(tmp_path: Pa
 
 
 async def test_an_address_for_messages_without_a_listener_is_reported(tmp_path: Path) -> None:
-    def told_at(port: int) -> Path:
+    def with_receiver_at(port: int) -> Path:
         return write_settings(tmp_path, envoy={"webhook": {"url": f"http://{LOOPBACK}:{port}/hook", "secret": "s"}})
 
-    report = await look_at("envoy-webhook", config=told_at(free_port()))
+    report = await look_at("envoy-webhook", config=with_receiver_at(free_port()))
     assert (report.status, "no server listens" in report.found) == ("fail", True)
     with occupied() as port:
-        assert (await look_at("envoy-webhook", config=told_at(port))).status == "ok"
+        assert (await look_at("envoy-webhook", config=with_receiver_at(port))).status == "ok"
 
 
 async def test_webhooks_without_a_secret_are_reported(tmp_path: Path) -> None:

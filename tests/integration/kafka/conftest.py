@@ -1,9 +1,9 @@
-"""Fixtures: one private Kafka broker per test process, and topics of its own for each test."""
+"""Fixtures: a bus, its courier and its consumers, with topics of its own for each test."""
 
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 
 import pytest
@@ -47,13 +47,6 @@ TOPOLOGY = Topology(
         ),
     ]
 )
-
-
-@pytest.fixture(scope="session")
-def broker() -> Iterator[PrivateKafka]:
-    """One broker for all tests that neither kill nor restart it."""
-    with PrivateKafka() as broker:
-        yield broker
 
 
 @pytest.fixture

@@ -1,16 +1,14 @@
 import asyncio
 import json
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from kingdom.backends.kafka import Brokers, Courier, KafkaBus
+from kingdom.backends.kafka import Brokers, Courier
 from kingdom.backends.kafka.messages import MALFORMED
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
-from kingdom.backends.postgres.connection import Call, Connection, Rows
 from kingdom.bus import (
     Acked,
     Attempt,
@@ -19,68 +17,26 @@ from kingdom.bus import (
     Defer,
     Dispatcher,
     Done,
-    Envelope,
     Event,
     Outcome,
-    Record,
     Retry,
-    Transaction,
 )
-from kingdom.bus.operations import DeadFilter
+from kingdom.bus.operations import DeadFilter, DeadLetter
 from kingdom.bus.outcome import Release
 from kingdom.clock import utc_now
-from kingdom.errors import LeaseLost
+from tests.integration.kafka.counting import (
+    Open,
+    claim_one,
+    counting,
+    numbers,
+    placed,
+    until_handled,
+)
 from tests.integration.local_effect import LocalEffect
 from tests.integration.running import at_work, eventually, rows
 from tests.patience import PATIENCE_SECONDS
 
-Open = Callable[[], KafkaBus]
 pytestmark = pytest.mark.usefixtures("courier")
-
-
-def placed(number: int, key: str = "a") -> Envelope:
-    return Envelope(type="OrderPlaced", payload={"number": number}, partition_key=key)
-
-
-async def append(event: Event[Any], transaction: Transaction) -> None:
-    """Append the number of an event to the record of its key."""
-    key = event.envelope.partition_key or ""
-    known = await transaction.get("counter", key) or Record(kind="counter", id=key, state="open", doc={"numbers": []})
-    numbers = [*known.doc["numbers"], event.payload["number"]]
-    await transaction.put(Record(**{**fields(known), "doc": {"numbers": numbers}}))
-
-
-def fields(record: Record) -> dict[str, Any]:
-    return {"kind": record.kind, "id": record.id, "state": record.state, "version": record.version}
-
-
-def counting(outcome: Callable[[Event[Any]], Outcome | None] = lambda _: None) -> Dispatcher:
-    """Return handlers that record an event if they return no other outcome."""
-    dispatcher = Dispatcher()
-
-    async def handle(event: Event[Any], transaction: Transaction) -> Outcome | None:
-        result = outcome(event)
-        if result is None or isinstance(result, Done):
-            await append(event, transaction)
-        return result
-
-    for event_type in ("OrderPlaced", "Paid"):
-        dispatcher.reaction(event_type)(handle)
-    return dispatcher
-
-
-async def numbers(bus: PostgresBus, key: str = "a") -> list[int]:
-    async with bus.transaction() as transaction:
-        found = await transaction.get("counter", key)
-    return list(found.doc["numbers"]) if found else []
-
-
-async def until_handled(bus: PostgresBus, expected: list[int], key: str = "a") -> None:
-    async def handled() -> bool:
-        return len(await numbers(bus, key)) >= len(expected)
-
-    await eventually(handled)
-    assert await numbers(bus, key) == expected
 
 
 async def test_a_worker_handles_each_event_once_in_the_order_of_its_key(kafka_bus: Open) -> None:
@@ -131,7 +87,14 @@ async def test_a_dead_event_blocks_its_key_until_it_is_redriven(kafka_bus: Open)
         await bus.publish(*(placed(number) for number in range(3)), placed(9, "b"))
         await until_handled(bus, [9], "b")
         await until_handled(bus, [0])
-        (letter,) = await operations.dead_letters(DeadFilter(stream="orders"), 10)
+        letters: list[DeadLetter] = []
+
+        async def is_dead() -> bool:
+            letters[:] = await operations.dead_letters(DeadFilter(stream="orders"), 10)
+            return bool(letters)
+
+        await eventually(is_dead)
+        (letter,) = letters
         assert (letter.attempt, letter.error_message) == (1, "poison")
         # A later message of the key waits behind the letter as well.
         await bus.publish(placed(3), placed(10, "b"))
@@ -204,17 +167,6 @@ async def test_a_paused_stream_delivers_nothing(kafka_bus: Open, bus: PostgresBu
             await until_handled(consumer, [0])
 
 
-async def claim_one(bus: KafkaBus, limit: int = 10) -> Any:
-    found: list[Any] = []
-
-    async def claimed() -> bool:
-        found.extend(await bus.claim("orders", limit, "worker"))
-        return bool(found)
-
-    await eventually(claimed)
-    return found[0]
-
-
 @pytest.mark.parametrize("outcome", [Done(), Release()])
 async def test_a_wait_ends_at_once_after_a_settlement_that_frees_a_partition(
     kafka_bus: Open, bus: PostgresBus, outcome: Done | Release
@@ -235,78 +187,6 @@ async def test_a_wait_ends_at_once_after_a_settlement_that_frees_a_partition(
         async with asyncio.timeout(PATIENCE_SECONDS):
             await owner.wait({"orders"}, timedelta(hours=1))
         assert await owner.claim("orders", 1, "worker")
-
-
-async def append_and_settle(bus: KafkaBus, delivery: Any) -> None:
-    async with bus.transaction() as transaction:
-        await append(Event(delivery.envelope.payload, delivery.envelope, 1, 1), transaction)
-        await transaction.settle(delivery, Done())
-
-
-async def test_an_earlier_owner_of_a_partition_can_settle_nothing(kafka_bus: Open, bus: PostgresBus) -> None:
-    await bus.publish(placed(0))
-    async with kafka_bus() as zombie, kafka_bus() as successor:
-        delivery = await claim_one(zombie)
-        await rows(bus, "UPDATE kingdom.inbox_partition SET epoch = epoch + 1")
-        async with zombie.transaction(hold=[delivery]) as transaction:
-            assert transaction.held == ()
-        with pytest.raises(LeaseLost):
-            await append_and_settle(zombie, delivery)
-        assert await numbers(successor) == []
-
-
-async def test_a_partition_is_checked_before_the_changes_of_its_events_are_written(
-    kafka_bus: Open, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await bus.publish(placed(0))
-    names, statements, run = {sql: name for name, sql in bus.queries.items()}, list[str](), Connection.run
-
-    async def run_and_note(connection: Connection, *calls: Call) -> list[Rows]:
-        statements.extend(name for sql, _ in calls if (name := names.get(sql)))
-        return await run(connection, *calls)
-
-    async with kafka_bus() as owner:
-        delivery = await claim_one(owner)
-        monkeypatch.setattr(Connection, "run", run_and_note)
-        await append_and_settle(owner, delivery)
-    # An event of a topic has no lease that the statements could check by themselves.
-    assert statements == ["get_record", "begin", "settle_partitions", "insert_record"]
-
-
-@pytest.mark.kafka
-async def test_an_offset_that_is_handled_is_not_handled_again(kafka_bus: Open, bus: PostgresBus) -> None:
-    await bus.publish(placed(0))
-    async with kafka_bus() as owner:
-        delivery = await claim_one(owner)
-        # As if another transaction of the same owner had settled it.
-        await rows(
-            bus, "UPDATE kingdom.inbox_partition SET handled = handled + int8multirange(int8range(NULL, 1000000))"
-        )
-        with pytest.raises(LeaseLost):
-            await append_and_settle(owner, delivery)
-        assert await numbers(owner) == []
-
-
-async def test_the_offset_does_not_move_without_the_changes_of_its_transaction(
-    kafka_bus: Open, bus: PostgresBus
-) -> None:
-    await bus.publish(placed(0))
-    before = "SELECT handled::text AS handled FROM kingdom.inbox_partition ORDER BY partition"
-    async with kafka_bus() as owner:
-        delivery = await claim_one(owner)
-        offsets = await rows(bus, before)
-        with pytest.raises(RuntimeError, match="crash"):
-            await settle_and_crash(owner, delivery)
-        assert await rows(bus, before) == offsets
-        async with owner.transaction() as transaction:
-            await transaction.settle(delivery, Done())
-        assert await rows(bus, before) != offsets
-
-
-async def settle_and_crash(bus: KafkaBus, delivery: Any) -> None:
-    async with bus.transaction(hold=[delivery]) as transaction:
-        await transaction.settle(delivery, Done())
-        raise RuntimeError("crash")
 
 
 @pytest.mark.kafka

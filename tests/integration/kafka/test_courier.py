@@ -5,15 +5,17 @@ from uuid import UUID, uuid4
 
 import pytest
 from psycopg import AsyncConnection
+from structlog.testing import capture_logs
 
 from kingdom.backends.kafka import Brokers, Courier
+from kingdom.backends.kafka import courier as courier_module
 from kingdom.backends.kafka.brokers import partition_of, read_headers
 from kingdom.backends.kafka.courier import LEASE
 from kingdom.backends.kafka.topic_writer import CourierFenced, SentPosition, TopicWriter, cursor_topic
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.backends.postgres.courier_queue import CourierQueue
 from kingdom.backends.postgres.rows import CARRIED_BYTES_MAX
-from kingdom.bus import Envelope, Record, Retention
+from kingdom.bus import Envelope, Record, Retention, Stream, Topology
 from kingdom.bus.operations import Situation
 from kingdom.bus.why import why
 from kingdom.errors import Conflict, MalformedEvent, Misconfigured
@@ -243,6 +245,25 @@ async def test_a_second_courier_takes_over_when_the_first_stops(bus: PostgresBus
     assert numbers(brokers) == [1, 2]
 
 
+@pytest.mark.kafka
+async def test_a_courier_reports_once_in_a_while_and_when_it_stops(
+    bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier_module, "_REPORT_SECONDS", 3600.0)
+    reported = "SELECT sent, (SELECT max(number) FROM kingdom.courier_tick) AS last FROM kingdom.courier"
+    courier = Courier(bus, brokers)
+    running = asyncio.create_task(courier.run())
+    for number in range(3):
+        await bus.publish(placed(number))
+        await send_everything(courier, number + 1)
+    (row,) = await rows(bus, reported)
+    assert row["sent"] < row["last"]
+    courier.stop()
+    await running
+    (row,) = await rows(bus, reported)
+    assert row["sent"] == row["last"]
+
+
 async def test_a_courier_waits_until_the_brokers_show_a_new_topic(
     bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +280,25 @@ async def test_a_courier_waits_until_the_brokers_show_a_new_topic(
     courier.stop()
     await running
     assert first_answers == []
+
+
+async def test_events_of_a_stream_that_is_no_longer_on_kafka_are_sent_and_delay_no_others(
+    bus: PostgresBus, brokers: Brokers
+) -> None:
+    former = Topology([Stream(name="former", transport="kafka", subscribes=frozenset({"Former"}))])
+    async with PostgresBus(bus.dsn, former) as earlier:
+        await earlier.publish(Envelope(type="Former", payload={"number": 1}))
+    await bus.publish(placed(2))
+    with capture_logs() as logs:
+        courier = Courier(bus, brokers)
+        running = asyncio.create_task(courier.run())
+        await send_everything(courier, 2)
+        courier.stop()
+        await running
+    assert payloads(brokers, "former") == [{"number": 1}]
+    assert numbers(brokers) == [2]
+    (told,) = [each for each in logs if each["log_level"] == "error"]
+    assert told["streams"] == ["former"]
 
 
 @pytest.mark.kafka

@@ -73,7 +73,7 @@ def work(name: str, *tasks: TaskDefinition, **definition: Any) -> WorkDefinition
 
 
 def writes(name: str, *more: dict[str, Any], report: bool = True) -> WorkDefinition:
-    """Return a Work of one Task that writes a file named after it, does something more and leaves a report."""
+    """Return a Work of one Task that writes a file named after the Work, takes more steps and leaves a report."""
     steps = ({"write": f"{APP}/{name}.txt", "text": f"by {name}\n"}, *more, {"report": f"# Report of {name}\n"})
     return work(name, task(*steps, report_outline=OUTLINE if report else ()))
 
@@ -118,13 +118,13 @@ class HostScene:
         """Return the folders of a host."""
         return HostFolders(self.folder / host)
 
-    async def know_repository(self, name: str = APP) -> None:
-        """Make a repository and make it known."""
+    async def register_repository(self, name: str = APP) -> None:
+        """Create a repository and register it."""
         source = make_repository(self.folder / "sources" / name)
         await create_git(self.bus, Git(id=name, name=name, url=str(source)), actor=ANNA)
 
     async def share_checkpoints(self) -> None:
-        """Let every host have the checkpoints of the others."""
+        """Set a checkpoint remote that all hosts share."""
         remote = make_bare(self.folder / "checkpoints.git")
         async with self.bus.transaction() as transaction:
             record, git = await load_resource(transaction, Git, APP)
@@ -224,7 +224,7 @@ class HostScene:
         await renew_host(self.bus, host, host.busy, timedelta(0))
 
     async def until_lost(self, name: str) -> None:
-        """Wait until a host has not renewed its lease."""
+        """Wait until a host counts as lost."""
 
         async def lost() -> bool:
             host = await self.host(name)
@@ -235,7 +235,7 @@ class HostScene:
     async def create_run(
         self, *works: WorkDefinition, policy: RunPolicy | None = None, git_refs: Iterable[GitRef] | None = None
     ) -> Workflow:
-        """Make a run of some Works on the one repository, or on others."""
+        """Create a run of some Works on the one repository, or on the repositories of `git_refs`."""
         number = next(self._numbers)
         refs = (GitRef(git_id=APP, base_branch="main"),) if git_refs is None else tuple(git_refs)
         definition = WorkflowTemplate(
@@ -245,7 +245,7 @@ class HostScene:
         return await lifecycle.create(self.bus, definition.id, actor=ANNA)
 
     async def begin(self, *works: WorkDefinition, **options: Any) -> Workflow:
-        """Make a run and start it."""
+        """Create a run and start it."""
         return await lifecycle.start(self.bus, (await self.create_run(*works, **options)).id, actor=ANNA)
 
     async def show(self, workflow: Workflow) -> Workflow:
@@ -309,7 +309,7 @@ class HostScene:
         await eventually(settled)
 
     async def accepted(self) -> list[Record]:
-        """Return the commands that hosts have taken on and not answered."""
+        """Return the commands that hosts have accepted and not answered."""
         async with self.bus.transaction() as transaction:
             return await transaction.find(RecordQuery(kind=COMMANDS.name, state=ACCEPTED))
 
@@ -360,7 +360,7 @@ async def opened(backend: BackendUnderTest, folder: Path) -> AsyncIterator[HostS
         await stack.enter_async_context(_engine_at_work(bus))
         async with AsyncExitStack() as hosts:
             scene = HostScene(backend, bus, folder, hosts)
-            await scene.know_repository()
+            await scene.register_repository()
             yield scene
         await until_none(scene.mark)
 

@@ -45,7 +45,10 @@ async def until_runs(mark: str, words: str) -> None:
 
 
 async def cancel_while_it_starts(act: Coroutine[Any, Any, Any], mark: str, words: str) -> None:
-    """Cancel a start when its marked process already runs these words, but the caller does not know it yet."""
+    """Cancel a start when its process already runs, but the caller does not know that yet.
+
+    The process has this mark, and its command line begins with these words.
+    """
     acting = asyncio.ensure_future(act)
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not marked(mark):  # noqa: ASYNC110 - processes send no notification

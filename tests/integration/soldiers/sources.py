@@ -60,13 +60,13 @@ def files_of(path: Path) -> dict[str, str]:
 async def checkpointed(
     trees: RunCheckouts, wanted: Sequence[CheckoutSpec], checkpoint_id: str, message: str
 ) -> dict[str, str]:
-    """Commit, and keep that as a checkpoint."""
+    """Commit, and take a checkpoint of the commits."""
     await trees.commit(wanted, message)
     return await trees.checkpoint(wanted, checkpoint_id)
 
 
 def processes_in(path: Path) -> list[str]:
-    """Return the command lines of all processes that have to do with a directory."""
+    """Return the command lines of all processes that run in a directory or name it."""
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():

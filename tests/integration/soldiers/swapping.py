@@ -7,7 +7,7 @@ from itertools import count
 
 
 def swap(name: str, outside: str) -> None:
-    """Swap forever; where nothing is left, there is a folder with a file again."""
+    """Swap forever. If the host has removed the folder, create one with a file again."""
     is_folder = os.path.isdir(outside)  # noqa: PTH112 - a start without pathlib is faster
     sys.stdout.write("ready\n")
     sys.stdout.flush()

@@ -133,7 +133,7 @@ async def test_an_mcp_server_of_the_work_is_called(setup: AgentSetup) -> None:
 
 async def test_a_turn_that_spends_its_budget_is_stopped_before_it_continues(setup: AgentSetup) -> None:
     if setup.profile.name != "codex":
-        pytest.skip(f"{setup.profile.name} tells the cost of a turn only in its end")
+        pytest.skip(f"{setup.profile.name} reports the cost of a turn only at its end")
     agent = await setup.stage.start()
     with pytest.raises(BudgetSpent) as caught:
         await follow(agent, {"cost": 0.5}, {"write": "a.txt"}, {"hang": True}, budget_usd=0.3)
@@ -164,7 +164,7 @@ async def test_a_session_continues_the_step_at_which_it_was_killed(setup: AgentS
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
-async def test_an_error_of_the_model_fails_the_turn_and_the_agent_lives_on(setup: AgentSetup, status: int) -> None:
+async def test_an_error_of_the_model_fails_the_turn_and_not_the_agent(setup: AgentSetup, status: int) -> None:
     agent = await setup.stage.start()
     with pytest.raises(AgentFailed):
         await follow(agent, {"model_error": status, "times": 20}, prompt_id="t1#1")
@@ -190,7 +190,9 @@ async def test_a_model_that_falls_silent_fails_the_turn(setup: AgentSetup) -> No
 
 
 @pytest.mark.parametrize("step", [{"model_error": 500}, {"model_error": 529}, {"drop_stream": True}])
-async def test_an_error_that_passes_is_survived(setup: AgentSetup, step: dict[str, object]) -> None:
+async def test_a_temporary_error_of_the_model_does_not_fail_the_turn(
+    setup: AgentSetup, step: dict[str, object]
+) -> None:
     if setup.profile.name == "gemini" and "drop_stream" in step:
         pytest.skip("gemini does not ask again when a stream breaks off: the turn fails")
     agent = await setup.stage.start()

@@ -94,7 +94,7 @@ async def test_an_update_that_is_not_a_message_is_skipped(scene: Scene) -> None:
         (["allow_always"], {"outcome": "cancelled"}),
     ],
 )
-async def test_permission_is_given_once_and_never_for_ever(
+async def test_permission_is_given_for_one_use_and_never_for_all_uses(
     scene: Scene, kinds: list[str], outcome: dict[str, str]
 ) -> None:
     agent = await scene.start()
@@ -103,7 +103,7 @@ async def test_permission_is_given_once_and_never_for_ever(
     assert only(reported, ToolUse) == ([ToolUse("execute", "make")] if "allow_once" in kinds else [])
 
 
-async def test_a_failure_that_looks_like_an_answer_is_known_by_its_mark(scene: Scene) -> None:
+async def test_a_message_after_the_failure_marker_of_the_profile_fails_the_turn(scene: Scene) -> None:
     profile = replace(PLAIN, has_notices=True, failure_marker=("agent", "state", "broken"))
     agent = await scene.start(profile)
     broken = {"update": {"sessionUpdate": "session_info_update", "_meta": {"agent": {"state": "broken"}}}}
@@ -121,7 +121,7 @@ async def test_an_error_fails_the_turn_with_its_details(scene: Scene) -> None:
     assert (await take(agent, prompt_id="t2#1"))[-1] == TurnAnswer("done", 0.0)
 
 
-async def test_a_turn_that_the_agent_refuses_has_failed(scene: Scene) -> None:
+async def test_a_turn_that_the_agent_refuses_fails(scene: Scene) -> None:
     agent = await scene.start()
     with pytest.raises(AgentFailed, match="refusal"):
         await take(agent, message_update("no"), {"end": {"stopReason": "refusal"}})
@@ -156,7 +156,7 @@ async def test_a_model_without_a_price_has_the_highest_price(scene: Scene) -> No
     assert (await take(agent, end(usage=usage)))[-1] == TurnAnswer("", 20.0)
 
 
-async def test_the_tokens_may_be_among_the_protocols(scene: Scene) -> None:
+async def test_the_cost_source_quota_reads_the_tokens_from_the_meta_field(scene: Scene) -> None:
     agent = await scene.start(replace(PLAIN, cost_source=CostSource.QUOTA))
     meta = {"quota": {"token_count": {"input_tokens": 10_000, "output_tokens": 1_000}}}
     assert (await take(agent, end(_meta=meta)))[-1] == TurnAnswer("", 0.2)
@@ -202,19 +202,19 @@ async def test_an_interrupt_cancels_the_turn(scene: Scene) -> None:
 
 async def test_an_agent_that_ends_in_its_turn_is_gone_and_its_last_output_is_shown(scene: Scene) -> None:
     agent = await scene.start()
-    with pytest.raises(AgentGone, match="exit code 3; its last words: I cannot go on"):
+    with pytest.raises(AgentGone, match="exit code 3; its last output: I cannot go on"):
         await take(agent, {"exit": 3})
     assert scene.entries("failed", "ended")
 
 
-async def test_an_agent_that_ends_behind_its_adapter_is_gone(scene: Scene) -> None:
+async def test_an_agent_is_gone_if_its_adapter_reports_that_its_server_exited(scene: Scene) -> None:
     agent = await scene.start(replace(PLAIN, gone_error="server exited"))
     with pytest.raises(AgentGone, match="server exited"):
         await take(agent, {"error": {"code": -32603, "message": "the server exited with code 1"}})
     assert "SIGKILL" in await asyncio.wait_for(agent.wait_for_end(), PATIENCE_SECONDS)
 
 
-async def test_an_agent_that_ends_with_its_input_ends_by_itself(scene: Scene) -> None:
+async def test_a_stopped_agent_exits_by_itself_when_its_input_ends(scene: Scene) -> None:
     agent = await scene.start()
     await asyncio.wait_for(agent.stop(A_WHILE), PATIENCE_SECONDS)
     assert await agent.wait_for_end() == "exit code 0"
@@ -320,7 +320,7 @@ async def test_an_agent_that_does_not_start_is_gone(scene: Scene) -> None:
         await scene.start(replace(PLAIN, arguments=("-c", "import sys; sys.exit(4)")))
 
 
-async def test_a_start_that_is_given_up_leaves_nothing(scene: Scene) -> None:
+async def test_a_start_that_is_given_up_leaves_no_process(scene: Scene) -> None:
     silent = replace(PLAIN, arguments=("-c", "import pathlib, time; pathlib.Path('up').touch(); time.sleep(600)"))
     starting = asyncio.create_task(scene.start(silent))
     await until_exists(scene.folder / "work space" / "up")

@@ -231,7 +231,7 @@ TRAPS = {
 
 
 @pytest.mark.parametrize(("lay", "reported"), TRAPS.items(), ids=lambda each: getattr(each, "__name__", ""))
-async def test_a_git_command_that_would_wait_fails_at_once_with_the_name(
+async def test_a_file_that_git_would_wait_for_or_skip_fails_the_commit_and_is_named(
     trees: RunCheckouts, host: Path, source: Path, lay: Callable[[Path], None], reported: str
 ) -> None:
     tree = a_tree(host, source)
@@ -244,7 +244,7 @@ async def test_a_git_command_that_would_wait_fails_at_once_with_the_name(
 
 
 @pytest.mark.parametrize("lay", [lay for lay in TRAPS if lay is not a_pipe_for_attributes])
-async def test_the_same_in_an_ignored_folder_is_nobodys_business(
+async def test_a_file_that_git_would_wait_for_or_skip_may_be_in_an_ignored_folder(
     trees: RunCheckouts, host: Path, source: Path, lay: Callable[[Path], None]
 ) -> None:
     tree = a_tree(host, source)

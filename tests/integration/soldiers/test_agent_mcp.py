@@ -107,7 +107,7 @@ async def test_the_official_client_reports_a_result_over_both_transports(tool_ho
     assert read_result(tmp_path) == {**SUCCESS, "memory_updates": learned}
 
 
-async def test_the_official_client_receives_verdicts_and_its_own_mistakes(tool_host: ToolHost) -> None:
+async def test_the_official_client_receives_verdicts_and_errors_about_its_arguments(tool_host: ToolHost) -> None:
     async with client_of(*relay_command(tool_host.url)) as client:
         is_error, text = await called(client, "petition", kind="github.comment", body={"body": "hi"})
         assert is_error
@@ -130,7 +130,7 @@ async def test_the_command_line_relays_to_the_agent_tools_at_the_address_in_the_
     assert read_result(tmp_path) == SUCCESS
 
 
-async def test_our_own_trial_of_mcp_servers_finds_its_tools(tool_host: ToolHost) -> None:
+async def test_the_check_of_mcp_servers_lists_the_tools_of_kingdom(tool_host: ToolHost) -> None:
     server = McpServer(
         id=SERVER_NAME,
         name=SERVER_NAME,
@@ -149,7 +149,7 @@ async def test_an_unreachable_host_is_reported_to_the_agent(tmp_path: Path) -> N
         assert ".kingdom-task.json" in text
 
 
-async def test_calls_at_once_are_all_answered(tool_host: ToolHost, tmp_path: Path) -> None:
+async def test_concurrent_calls_are_all_answered(tool_host: ToolHost, tmp_path: Path) -> None:
     async with client_of(*relay_command(tool_host.url)) as client:
         await asyncio.gather(*(called(client, "remember", text=f"Sentence {number}.") for number in range(20)))
         await called(client, "report_result", **SUCCESS)
@@ -207,7 +207,7 @@ async def test_an_invalid_address_of_agent_tools_is_refused_in_a_sentence(place:
     assert b"Traceback" not in words
 
 
-async def test_a_result_is_reported_out_of_a_strict_sandbox(tool_host: ToolHost, tmp_path: Path) -> None:
+async def test_a_result_is_reported_from_within_a_strict_sandbox(tool_host: ToolHost, tmp_path: Path) -> None:
     sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(tmp_path / "space",), socket=tool_host.socket)
     sandbox.writable[0].mkdir()
     program = await start_program(

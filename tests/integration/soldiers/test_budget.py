@@ -92,7 +92,7 @@ async def run_of(court: CourtScene, root_id: str) -> Workflow:
     return await lifecycle.show(court.bus, run_id_of_root(root_id))
 
 
-def told_in_transcripts(court: CourtScene) -> float:
+def cost_in_transcripts(court: CourtScene) -> float:
     """Return the costs in the transcripts, the last one of each turn."""
     turns: dict[tuple[str, str], float] = {}
     for transcript in HostFolders(court.folder / "host-a").sessions.glob("*.json"):
@@ -131,7 +131,7 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_the_ledger_h
     stopped = await run_of(court, asking.id)
     assert stopped.status is WorkflowStatus.AWAITING
     assert stopped.cost_usd == pytest.approx(1.25, abs=1e-4)
-    assert stopped.cost_usd == pytest.approx(told_in_transcripts(court), abs=1e-6)
+    assert stopped.cost_usd == pytest.approx(cost_in_transcripts(court), abs=1e-6)
     assert len(await court.logged("QuerySent")) == 2
     await until_ledger_has(court, stopped.cost_usd)
     assert await court.held() == {}
@@ -145,7 +145,7 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_the_ledger_h
     completed = await run_of(court, asking.id)
     assert completed.works[1].agent.session == stopped.works[1].agent.session
     assert completed.cost_usd == pytest.approx(COST_IN_ALL[agent], abs=1e-4)
-    assert completed.cost_usd == pytest.approx(told_in_transcripts(court), abs=1e-6)
+    assert completed.cost_usd == pytest.approx(cost_in_transcripts(court), abs=1e-6)
     await until_ledger_has(court, completed.cost_usd)
     if agent == "claude":
         assert len(model.asked) > asked
@@ -167,7 +167,7 @@ async def test_nothing_is_asked_of_the_model_once_the_budget_is_spent(
     await until_event(court, event_id, EventStatus.FAILED)
     assert (await court.event(event_id)).reason.endswith("has cost $1.25 of its budget of $1.00")
     stopped = await run_of(court, (await court.assignments())[0].id)
-    assert stopped.cost_usd == pytest.approx(told_in_transcripts(court), abs=1e-6)
+    assert stopped.cost_usd == pytest.approx(cost_in_transcripts(court), abs=1e-6)
     await until_ledger_has(court, stopped.cost_usd)
     assert list(court.folder.rglob("tried.txt")) == []
     if agent == "claude":

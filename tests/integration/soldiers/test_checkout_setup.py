@@ -65,7 +65,7 @@ async def test_a_setup_script_of_the_repository_runs_once_per_checkout(tmp_path:
     assert (tmp_path / "notes" / f"{tree.id}.log").read_text() == "set up with 20000\n"
 
 
-async def test_a_command_of_the_settings_goes_before_the_script_of_the_repository(tmp_path: Path) -> None:
+async def test_a_command_of_the_settings_runs_instead_of_the_script_of_the_repository(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {SCRIPT: "echo wrong > cache\n"})
     checkout_setup = CheckoutSetup(setup={"app": "echo right > cache", "other": "false"})
     await prepared(tree, checkout_setup, folder=tmp_path / "notes", environment=ENVIRONMENT)
@@ -78,7 +78,7 @@ async def test_a_script_behind_a_link_runs_too(tmp_path: Path) -> None:
     assert (tree.path / "cache").read_text() == "linked\n"
 
 
-async def test_a_folder_of_ours_without_a_script_sets_nothing_up(tmp_path: Path) -> None:
+async def test_a_folder_named_kingdom_without_a_setup_script_runs_nothing(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {".kingdom/notes.md": "none\n"})
     await prepared(tree, CheckoutSetup(), folder=tmp_path / "notes", environment=ENVIRONMENT)
     assert (tmp_path / "notes" / f"{tree.id}.log").read_text() == ""
@@ -130,7 +130,7 @@ async def test_the_output_of_a_script_is_kept_without_secrets(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-async def test_a_script_is_kept_in_the_sandbox(tmp_path: Path) -> None:
+async def test_a_setup_script_writes_nothing_outside_of_its_sandbox(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     tree = await checked_out(tmp_path, {SCRIPT: f"echo in > cache; echo out > {outside}; true\n"})
     sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(tree.path,))
@@ -139,7 +139,7 @@ async def test_a_script_is_kept_in_the_sandbox(tmp_path: Path) -> None:
     assert not outside.exists()
 
 
-async def test_files_that_git_ignores_are_copied_as_asked(tmp_path: Path) -> None:
+async def test_ignored_files_that_worktreeinclude_lists_are_copied(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {".worktreeinclude": ".env*\n!.env.example\nconfig/local.yaml\n"})
     checkout_setup = provided(
         tmp_path, {".env": "A=1", "sub/.env.test": "B=2", ".env.example": "C", "config/local.yaml": "x"}
@@ -163,7 +163,7 @@ async def test_a_file_that_would_be_committed_is_not_copied(tmp_path: Path) -> N
     assert (tree.path / "file0.txt").read_text() == "line 0\n"
 
 
-async def test_no_link_points_out_of_the_folder_or_the_checkout(tmp_path: Path) -> None:
+async def test_no_link_in_the_folder_or_the_checkout_is_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / ".env").write_text("SECRET=of-somebody-else")
@@ -181,7 +181,7 @@ async def test_no_link_points_out_of_the_folder_or_the_checkout(tmp_path: Path) 
     assert (tree.path / ".env").read_text() == "C=3"
 
 
-async def test_secrets_in_copied_files_are_known(tmp_path: Path) -> None:
+async def test_values_of_secret_variables_in_copied_env_files_are_secrets(tmp_path: Path) -> None:
     tree = await checked_out(tmp_path, {".worktreeinclude": ".env\nlocal.yaml\n"})
     text = "# for tests\nexport API_KEY='of-the-house'\nDEBUG=1\nDB_PASSWORD=hunter2hunter2\n"
     checkout_setup = provided(tmp_path, {".env": text, "local.yaml": "TOKEN=not-looked-at"})
@@ -190,7 +190,7 @@ async def test_secrets_in_copied_files_are_known(tmp_path: Path) -> None:
     assert copied_secrets(tree, checkout_setup, folder=tmp_path / "notes") == {"of-the-house", "hunter2hunter2"}
 
 
-async def test_secrets_in_copied_files_are_known_to_the_setup_script_and_after_it_failed(tmp_path: Path) -> None:
+async def test_secrets_of_copied_env_files_are_redacted_in_the_setup_log_even_if_it_fails(tmp_path: Path) -> None:
     script = "cat .env; test -f cache || { touch cache; exit 1; }\n"
     tree = await checked_out(tmp_path, {".worktreeinclude": ".env*\n!.env.example\n", SCRIPT: script})
     text = "DB_PASSWORD=hunter2hunter2\n"
@@ -213,7 +213,7 @@ def test_no_two_runs_of_a_host_share_a_port(tmp_path: Path) -> None:
     assert [assign_port_base(HostFolders(tmp_path), f"wf-{number}") for number in range(50)] == bases
 
 
-async def test_the_ports_of_a_run_that_is_gone_go_to_another(tmp_path: Path) -> None:
+async def test_the_ports_of_a_removed_run_are_given_to_another_run(tmp_path: Path) -> None:
     folders = HostFolders(tmp_path)
     folders.create()
     first, _ = assign_port_base(folders, "wf-1"), assign_port_base(folders, "wf-2")
@@ -221,7 +221,7 @@ async def test_the_ports_of_a_run_that_is_gone_go_to_another(tmp_path: Path) -> 
     assert assign_port_base(folders, "wf-3") == first
 
 
-def test_if_all_ports_are_taken_the_run_with_the_oldest_request_loses_its_own(tmp_path: Path) -> None:
+def test_if_all_ports_are_taken_the_run_with_the_oldest_request_loses_its_ports(tmp_path: Path) -> None:
     folders = HostFolders(tmp_path)
     folders.create()
     for number in range(2075):

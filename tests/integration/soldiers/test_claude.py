@@ -39,7 +39,7 @@ def noted(stage: Stage, prompt_id: str) -> list[TranscriptEntry]:
     return [entry for entry in read_entries(stage.transcript) if entry.get("prompt") == prompt_id]
 
 
-def without_end(stage: Stage) -> None:
+def cut_the_end_of_the_turn(stage: Stage) -> None:
     """Cut our transcript as if the host was killed before it recorded the end of the last turn."""
     lines = stage.transcript.read_bytes().splitlines(keepends=True)
     kept = [line for line in lines if b'"answered"' not in line and b'"ended"' not in line]
@@ -70,7 +70,7 @@ async def test_the_model_and_the_instructions_of_the_launch_reach_the_model(stag
     } <= {tool["name"] for tool in body["tools"]}
 
 
-async def test_mcp_servers_that_are_called_offer_their_tools(stage: Stage) -> None:
+async def test_tools_of_remote_mcp_servers_can_be_called(stage: Stage) -> None:
     async with serving("http") as http, serving("sse") as sse:
         servers = (
             McpServer(id="m1", name="web", transport=McpTransport.STREAMABLE_HTTP, url=f"{http}/mcp"),
@@ -85,7 +85,7 @@ async def test_mcp_servers_that_are_called_offer_their_tools(stage: Stage) -> No
     assert "stream is lent" in body
 
 
-async def test_a_prompt_is_taken_as_it_is_written(stage: Stage) -> None:
+async def test_a_prompt_reaches_the_model_unchanged(stage: Stage) -> None:
     (stage.work_space / "secret.txt").write_text("do not read this by yourself")
     agent = await stage.start()
     for number, text in enumerate(("/clear", "/model haiku", "see @secret.txt")):
@@ -114,7 +114,7 @@ async def test_an_answer_that_our_transcript_lacks_is_found_in_the_session_file(
     agent = await stage.start()
     await follow(agent, {"write": "a.txt"}, {"cost": 0.25}, {"answer": "done before the end"}, prompt_id="t1#1")
     await agent.stop(A_WHILE)
-    without_end(stage)
+    cut_the_end_of_the_turn(stage)
     found = await stage.client.inspect(stage.launch(agent.session), "t1#1")
     assert (found.finding, found.text, found.cost_usd) == (TranscriptFinding.ANSWERED, "done before the end", 0.25)
     again = await stage.start(agent.session)
@@ -127,14 +127,14 @@ async def test_a_session_file_that_is_a_link_is_not_read(stage: Stage, tmp_path:
     agent = await stage.start()
     await follow(agent, {"answer": "mine"}, prompt_id="t1#1")
     await agent.stop(A_WHILE)
-    without_end(stage)
+    cut_the_end_of_the_turn(stage)
     (own,) = Path(stage.environment["HOME"]).glob(f".claude/projects/*/{agent.session}.jsonl")
     own.rename(tmp_path / "elsewhere.jsonl")
     own.symlink_to(tmp_path / "elsewhere.jsonl")
     assert (await stage.client.inspect(stage.launch(agent.session), "t1#1")).finding is TranscriptFinding.UNFINISHED
 
 
-async def test_a_session_that_was_never_prompted_continues_under_its_name(stage: Stage) -> None:
+async def test_a_session_that_was_never_prompted_continues_under_its_id(stage: Stage) -> None:
     agent = await stage.start()
     await agent.stop(A_WHILE)
     again = await stage.start(agent.session)
@@ -142,7 +142,7 @@ async def test_a_session_that_was_never_prompted_continues_under_its_name(stage:
     assert (await follow(again, {"answer": "first"}))[-1] == TurnAnswer("first", 0.0)
 
 
-async def test_a_question_is_put_again_without_asking_the_model(stage: Stage) -> None:
+async def test_a_question_is_asked_again_without_a_request_to_the_model(stage: Stage) -> None:
     agent = await stage.start()
     await follow(agent, {"ask": "Which?", "choices": ["x"]}, {"answer": "so {reply}"}, prompt_id="t1#1")
     before = len(asked(stage))
@@ -170,7 +170,7 @@ async def test_a_continued_agent_gets_the_continue_prompt_and_its_additions(stag
     assert "interrupted" in str(turn.exception())
 
 
-async def test_calls_of_a_tool_are_distinguished(stage: Stage) -> None:
+async def test_calls_of_a_tool_with_different_inputs_have_different_details(stage: Stage) -> None:
     agent = await stage.start()
     long = "true " * 60
     writes = ({"write": "a.txt", "text": text} for text in ("one", "two", "two"))

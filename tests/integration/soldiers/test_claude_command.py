@@ -63,14 +63,14 @@ def test_an_agent_with_tools_gets_the_server_of_kingdom() -> None:
     assert not any(word.startswith("--mcp-config") for word in build_arguments(launch(), "s1", resumes=False))
 
 
-def test_the_launch_has_the_last_word_on_the_environment() -> None:
+def test_variables_of_the_launch_override_the_defaults() -> None:
     chosen = {"HOME": "/home/agent", "DISABLE_TELEMETRY": "0"}
     found = build_environment(launch(environment=chosen))
     assert {name: found[name] for name in chosen} == chosen
     assert found["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] == "1"
 
 
-def test_only_root_without_a_sandbox_says_that_there_is_one() -> None:
+def test_is_sandbox_is_set_only_for_root_without_a_sandbox() -> None:
     strict = Sandbox(profile=SandboxProfile.STRICT)
     assert "IS_SANDBOX" not in build_environment(launch(sandbox=strict))
     for open_launch in (launch(), launch(sandbox=Sandbox(profile=SandboxProfile.OFF))):

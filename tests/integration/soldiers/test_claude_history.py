@@ -47,11 +47,11 @@ def past(*entries: TranscriptEntry) -> ClaudeHistory:
     return found
 
 
-def test_a_prompt_of_its_own_is_sent_as_it_is() -> None:
+def test_a_prompt_of_another_task_is_sent_unchanged() -> None:
     assert past(QUERY).text_for(Prompt(id="t2#1", text="another"), None) == "another"
 
 
-def test_a_received_prompt_is_continued_and_another_is_sent(home: dict[str, str]) -> None:
+def test_a_prompt_is_continued_only_if_the_session_file_has_it(home: dict[str, str]) -> None:
     goes_on = Prompt(id="t1#2", text="the query", continues=True)
     assert past(QUERY).text_for(goes_on, None) == "the query"
     assert past(QUERY).text_for(goes_on, write_own(home, prompted("other"))) == "the query"
@@ -72,7 +72,7 @@ def test_a_continued_agent_gets_its_petitions_of_all_attempts(home: dict[str, st
     )
 
 
-def test_a_prompt_that_was_answered_is_not_gone_on_with() -> None:
+def test_the_next_task_is_sent_after_an_answered_prompt() -> None:
     answered = {"type": "answered", "prompt": "t1#1", "answer": "yes"}
     assert past(QUERY, answered).text_for(Prompt(id="t2#1", text="next", continues=True), None) == "next"
 
@@ -87,13 +87,13 @@ def test_a_reply_is_sent_once(home: dict[str, str]) -> None:
     assert past(QUERY, asked, sent).text_for(Prompt(id="t1#3", text="the query", reply="y"), None) == "y"
 
 
-def test_a_reply_for_a_session_that_knows_no_question_comes_with_the_query() -> None:
+def test_a_reply_to_a_session_without_a_question_is_sent_after_its_query() -> None:
     text = past().text_for(Prompt(id="t1#2", text="the query", reply="y"), None)
     assert text.startswith("the query")
     assert text.endswith("y")
 
 
-def test_only_the_last_session_of_a_transcript_is_known() -> None:
+def test_only_the_last_session_of_a_transcript_is_read() -> None:
     entries: list[TranscriptEntry] = [
         {"type": "session", "session": "one"},
         QUERY,
@@ -136,7 +136,7 @@ def test_the_last_entry_of_a_session_file_is_not_always_an_answer(home: dict[str
     )
 
 
-def test_nonsense_in_a_session_file_is_harmless(home: dict[str, str]) -> None:
+def test_invalid_lines_in_a_session_file_are_skipped(home: dict[str, str]) -> None:
     nonsense: list[TranscriptEntry] = [
         {"type": "user"},
         {"type": "assistant"},
@@ -158,7 +158,7 @@ def test_a_subagent_does_not_answer_for_the_agent(home: dict[str, str]) -> None:
     assert read_answer(own, "u1") is None
 
 
-def test_calls_of_tools_are_found_however_they_were_written_down(home: dict[str, str]) -> None:
+def test_tool_calls_are_found_in_every_form_of_entry(home: dict[str, str]) -> None:
     own = write_own(home, prompted("toolu_old"))
     record = SessionFileTail(home, SESSION)
     assert not record.mentions("toolu_1")
@@ -196,7 +196,7 @@ def test_a_session_file_is_searched_until_it_is_found_and_again_once_it_is_gone(
     assert looks == [None, own, own]
 
 
-def test_a_linked_folder_holds_no_transcript(home: dict[str, str], tmp_path: Path) -> None:
+def test_a_session_file_in_a_linked_folder_is_not_read(home: dict[str, str], tmp_path: Path) -> None:
     own = write_own(home, prompted("u1"))
     assert find_session_file(home, SESSION) == own
     projects = own.path.parents[1]
@@ -205,7 +205,7 @@ def test_a_linked_folder_holds_no_transcript(home: dict[str, str], tmp_path: Pat
     assert find_session_file(home, SESSION) is None
 
 
-def test_an_answered_prompt_is_continued_and_never_sent_again() -> None:
+def test_another_attempt_at_an_answered_prompt_continues_it() -> None:
     answered = past(QUERY, {"type": "answered", "prompt": "t1#1", "answer": "done"})
     assert answered.text_for(Prompt(id="t1#2", text="the query", continues=True), None) == CONTINUE_PROMPT
     assert answered.text_for(Prompt(id="t1#2", text="the query", reply="left"), None) == "left"

@@ -51,7 +51,7 @@ async def test_output_of_the_program_is_reported_line_by_line_and_is_the_answer(
     assert (found.finding, found.text) == (TranscriptFinding.ANSWERED, "one\ntwo")
 
 
-async def test_the_prompt_may_be_an_argument_which_no_shell_reads(tmp_path: Path) -> None:
+async def test_the_prompt_may_be_an_argument_that_no_shell_interprets(tmp_path: Path) -> None:
     stage = staged(tmp_path, "printf", "%s of %s", "--prompt=$prompt", "$model")
     agent = await stage.start()
     updates = await updates_of(agent, Prompt(id="t1#1", text="; touch broken; $(touch broken) $model"))
@@ -69,7 +69,7 @@ async def test_the_prompt_may_be_a_file_of_any_length(tmp_path: Path) -> None:
     await agent.stop(AT_ONCE)
 
 
-async def test_the_reported_amount_is_the_cost(stage: Stage) -> None:
+async def test_the_amounts_that_the_program_prints_are_the_cost(stage: Stage) -> None:
     agent = await stage.start()
     updates = await updates_of(agent, Prompt(id="t1#1", text="echo 'it cost $0.25'; echo 'it cost $0.5'"))
     assert updates[-1] == TurnAnswer("it cost $0.25\nit cost $0.5", 0.75)
@@ -89,7 +89,7 @@ async def test_a_program_that_fails_shows_its_code_and_its_last_output_and_the_n
     assert (await updates_of(agent, Prompt(id="t1#2", text="echo better")))[-1] == TurnAnswer("better", 0.0)
 
 
-async def test_of_a_flood_the_end_is_kept_and_every_cost_is_counted(stage: Stage) -> None:
+async def test_only_the_end_of_a_long_output_is_kept_but_every_cost_counts(stage: Stage) -> None:
     agent = await stage.start()
     flood = "for n in $(seq 100); do printf '%100000s' .; echo 'it cost $0.5'; done"
     turn = agent.send(Prompt(id="t1#1", text=flood))
@@ -102,7 +102,7 @@ async def test_of_a_flood_the_end_is_kept_and_every_cost_is_counted(stage: Stage
     assert (last.text, last.cost_usd) == (".it cost $0.5", 50.0)
 
 
-async def test_a_transcript_that_cannot_be_written_fails_the_turn_with_its_cost_and_no_other(stage: Stage) -> None:
+async def test_a_transcript_that_cannot_be_written_fails_only_this_turn_and_keeps_its_cost(stage: Stage) -> None:
     agent = await stage.start()
     transcript = stage.launch().transcript
     kept = transcript.with_suffix(".kept")
@@ -115,7 +115,7 @@ async def test_a_transcript_that_cannot_be_written_fails_the_turn_with_its_cost_
     assert (await updates_of(agent, Prompt(id="t1#2", text="echo next")))[-1] == TurnAnswer("next", 0.0)
 
 
-async def test_the_result_file_decides_how_the_turn_really_ended(stage: Stage) -> None:
+async def test_the_result_file_decides_how_the_turn_ends(stage: Stage) -> None:
     agent = await stage.start()
     report = {"status": "needs_human", "summary": "I wonder", "question": "Which?", "choices": ["x"]}
     updates = await updates_of(agent, Prompt(id="t1#1", text=f"echo fine; echo '{json.dumps(report)}' > result.json"))
@@ -123,7 +123,7 @@ async def test_the_result_file_decides_how_the_turn_really_ended(stage: Stage) -
     assert apply_reported_status(updates[-1], stage.work_space) == TurnQuestion("Which?", ("x",), 0.0)
 
 
-async def test_a_new_attempt_starts_over_and_says_so(stage: Stage) -> None:
+async def test_a_new_attempt_gets_the_whole_prompt_and_a_note_about_the_earlier_attempt(stage: Stage) -> None:
     agent = await stage.start()
     work = "echo a >> log; test -e ready || sleep 600; cat log; exit"
     turn = asyncio.create_task(updates_of(agent, Prompt(id="t1#1", text=work)))
@@ -142,7 +142,7 @@ async def test_a_new_attempt_starts_over_and_says_so(stage: Stage) -> None:
     assert again.session == agent.session
 
 
-async def test_the_reply_of_a_person_contains_all_the_questions(tmp_path: Path) -> None:
+async def test_the_reply_of_a_person_is_sent_with_the_original_prompt(tmp_path: Path) -> None:
     stage = staged(tmp_path, "cat")
     agent = await stage.start()
     updates = await updates_of(agent, Prompt(id="t1#1", text="Choose one.", reply="the first"))
@@ -175,7 +175,7 @@ async def test_closing_the_updates_ends_the_program(stage: Stage, mark: str) -> 
     assert (await stage.client.inspect(stage.launch(), "t1#1")).finding is TranscriptFinding.UNFINISHED
 
 
-async def test_a_second_prompt_at_once_is_refused(stage: Stage) -> None:
+async def test_a_second_prompt_during_a_turn_is_refused(stage: Stage) -> None:
     agent = await stage.start()
     turn = asyncio.create_task(updates_of(agent, Prompt(id="t1#1", text="touch began; read nothing || sleep 600")))
     await until_exists(stage.work_space / "began")
@@ -186,7 +186,7 @@ async def test_a_second_prompt_at_once_is_refused(stage: Stage) -> None:
         await turn
 
 
-async def test_a_stop_waits_for_the_program_within_the_grace(stage: Stage) -> None:
+async def test_a_stop_waits_for_the_program_during_the_grace_period(stage: Stage) -> None:
     agent = await stage.start()
     waits = "touch began; while ! test -e go; do sleep 0.02; done; echo in time"
     turn = asyncio.create_task(updates_of(agent, Prompt(id="t1#1", text=waits)))
@@ -201,7 +201,7 @@ async def test_a_stop_waits_for_the_program_within_the_grace(stage: Stage) -> No
         await updates_of(agent, Prompt(id="t2#1", text="true"))
 
 
-async def test_a_stop_kills_a_turn_that_runs_longer_than_the_grace(stage: Stage, mark: str) -> None:
+async def test_a_stop_kills_a_turn_that_runs_longer_than_the_grace_period(stage: Stage, mark: str) -> None:
     agent = await stage.start()
     turn = asyncio.create_task(updates_of(agent, Prompt(id="t1#1", text="touch began; sleep 600")))
     await until_exists(stage.work_space / "began")

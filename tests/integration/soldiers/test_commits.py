@@ -102,7 +102,7 @@ async def test_names_that_git_refuses_are_reported(trees: RunCheckouts, host: Pa
         await trees.commit([tree], "work")
 
 
-async def test_commits_without_a_name_are_kept_too(host: Path, source: Path) -> None:
+async def test_amended_and_stashed_commits_on_no_branch_are_kept(host: Path, source: Path) -> None:
     trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True))
     tree = a_tree(host, source)
     await trees.prepare([tree])

@@ -87,7 +87,9 @@ async def host(scene: HostScene, monkeypatch: pytest.MonkeyPatch) -> HostScene:
 
 @on_files
 @pytest.mark.parametrize("place", [APP, "$HOME", "."])
-async def test_an_agent_that_fills_the_disk_is_ended_and_its_work_fails_by_name(host: HostScene, place: str) -> None:
+async def test_an_agent_that_fills_the_disk_is_ended_and_its_run_fails_with_the_quota(
+    host: HostScene, place: str
+) -> None:
     fills = task({"run": f"{FILL.format(place, 20)}; sleep 600"})
     failed = await host.until(await host.begin(work("fill", fills)), WorkflowStatus.FAILED)
     assert "MiB of disk, and soldiers.disk_mb allows 8: " in failed.reason

@@ -126,7 +126,7 @@ def client(tmp_path: Path, certificate: Path, web: Web) -> ProxiedClient:
     return ProxiedClient(tmp_path, certificate, web.port)
 
 
-async def test_a_named_host_is_reached_and_every_attempt_is_written_down(client: ProxiedClient) -> None:
+async def test_a_named_host_is_reached_and_every_attempt_is_logged(client: ProxiedClient) -> None:
     with warnings() as logs:
         async with client.proxy() as proxy:
             assert await client.fetch(proxy) == f"hello from {INTERNET}"
@@ -189,7 +189,7 @@ async def test_a_name_that_resolves_differently_the_second_time_is_resolved_only
         assert await client.fetch(proxy) == f"hello from {INNER}"
 
 
-async def test_tls_for_another_name_is_carried_only_without_the_check_of_it(
+async def test_tls_for_another_name_is_forwarded_only_without_the_check_of_tls_names(
     client: ProxiedClient, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with client.proxy() as proxy:
@@ -201,7 +201,7 @@ async def test_tls_for_another_name_is_carried_only_without_the_check_of_it(
     assert client.outcomes()[0] == ("refused", NAMED, reason)
 
 
-async def test_another_port_is_reached_only_where_that_is_the_allowed_one(
+async def test_another_port_is_reached_only_if_it_is_the_allowed_port(
     tmp_path: Path, certificate: Path, web: Web
 ) -> None:
     strict = ProxiedClient(tmp_path, certificate, web.port, port=443)
@@ -225,7 +225,7 @@ async def test_another_port_is_reached_only_where_that_is_the_allowed_one(
         (b"CONNECT", b""),
     ],
 )
-async def test_a_request_that_is_none_is_refused(client: ProxiedClient, request_: bytes, answer: bytes) -> None:
+async def test_an_invalid_request_is_refused(client: ProxiedClient, request_: bytes, answer: bytes) -> None:
     async with client.proxy() as proxy:
         reader, writer = await asyncio.open_unix_connection(str(proxy.socket))
         with suppress(OSError):
@@ -272,7 +272,7 @@ async def limited(client: ProxiedClient) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "reason"), [("sent_bytes", "this run has sent more than 0 MiB"), ("received_bytes", "this run has rec")]
 )
-async def test_a_run_sends_and_receives_no_more_than_it_may_in_all_its_connections(
+async def test_the_bytes_of_all_connections_of_a_run_together_are_limited(
     tmp_path: Path, certificate: Path, web: Web, name: str, reason: str
 ) -> None:
     few = ProxiedClient(tmp_path, certificate, web.port, limits=replace(PATIENT, **{name: 100_000}))
@@ -286,7 +286,7 @@ async def test_a_run_sends_and_receives_no_more_than_it_may_in_all_its_connectio
     assert await limited(many) == [""]
 
 
-async def test_a_run_has_only_so_many_connections_at_once(tmp_path: Path, certificate: Path, web: Web) -> None:
+async def test_the_number_of_open_connections_of_a_run_is_limited(tmp_path: Path, certificate: Path, web: Web) -> None:
     client = ProxiedClient(tmp_path, certificate, web.port, limits=replace(PATIENT, connections=1))
     async with client.proxy() as one, client.proxy() as two, client.connected(one) as (_, writer, _):
         assert writer is not None
@@ -301,7 +301,7 @@ async def test_a_run_has_only_so_many_connections_at_once(tmp_path: Path, certif
     ("limits", "reason"),
     [({"idle_seconds": 0.05}, "idle for too long"), ({"lifetime_seconds": 0.05}, "open for too long")],
 )
-async def test_a_connection_ends_that_is_idle_or_open_for_too_long(
+async def test_a_connection_that_is_idle_or_open_for_too_long_is_closed(
     tmp_path: Path, certificate: Path, web: Web, limits: dict[str, Any], reason: str
 ) -> None:
     client = ProxiedClient(tmp_path, certificate, web.port, limits=replace(PATIENT, **limits))
@@ -313,7 +313,7 @@ async def test_a_connection_ends_that_is_idle_or_open_for_too_long(
 
 
 @pytest.mark.parametrize("begun", [b"", b"CONNECT files.example.org:%d HTTP/1.1\r\n\r\n"])
-async def test_a_silent_client_is_not_waited_for(tmp_path: Path, certificate: Path, web: Web, begun: bytes) -> None:
+async def test_a_silent_client_is_disconnected(tmp_path: Path, certificate: Path, web: Web, begun: bytes) -> None:
     client = ProxiedClient(tmp_path, certificate, web.port, limits=replace(PATIENT, request_seconds=0.05))
     async with client.proxy() as proxy:
         reader, writer = await asyncio.open_unix_connection(str(proxy.socket))
@@ -343,9 +343,9 @@ async def test_nothing_is_left_when_a_proxy_is_closed(client: ProxiedClient) -> 
     assert client.outcomes()[-1] == ("closed", NAMED, "its program has ended")
 
 
-# Before that it is not accepted yet.
+# After fewer turns of the event loop, the proxy has not accepted the connection yet.
 @pytest.mark.parametrize("turns", range(2, 8))
-async def test_nothing_is_left_of_what_came_while_a_proxy_was_being_closed(client: ProxiedClient, turns: int) -> None:
+async def test_a_connection_that_arrives_while_a_proxy_closes_is_closed_too(client: ProxiedClient, turns: int) -> None:
     async with client.proxy() as proxy:
         reader, writer = await asyncio.open_unix_connection(str(proxy.socket))
         for _ in range(turns):

@@ -1,4 +1,4 @@
-"""Outside of a sandbox only one module opens what agents can change, and one removes it."""
+"""Outside of a sandbox, only one module opens files that agents can change, and only one removes them."""
 
 import json
 from pathlib import Path

@@ -10,30 +10,38 @@ from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from tests.integration.soldiers.sources import a_tree, bare, checkpointed, files_of, make_source, run
 
 
-def change_it(_: Path, tree: CheckoutSpec, evil: str) -> None:
+def change_the_configuration(_: Path, tree: CheckoutSpec, evil: str) -> None:
     run("config", "filter.evil.clean", evil, cwd=tree.path)
     run("config", "filter.evil.smudge", evil, cwd=tree.path)
 
 
-def change_it_for_one_checkout(_: Path, tree: CheckoutSpec, evil: str) -> None:
+def change_the_configuration_of_one_checkout(_: Path, tree: CheckoutSpec, evil: str) -> None:
     run("config", "extensions.worktreeConfig", "true", cwd=tree.path)
     run("config", "--worktree", "filter.evil.clean", evil, cwd=tree.path)
 
 
-def put_a_link_in_its_place(host: Path, tree: CheckoutSpec, evil: str) -> None:
-    change_it(host, tree, evil)
+def replace_the_configuration_by_a_link(host: Path, tree: CheckoutSpec, evil: str) -> None:
+    change_the_configuration(host, tree, evil)
     (bare(host, tree) / "config").rename(host / "config")
     (bare(host, tree) / "config").symlink_to(host / "config")
 
 
-def lead_elsewhere(host: Path, tree: CheckoutSpec, evil: str) -> None:
+def point_to_another_common_folder(host: Path, tree: CheckoutSpec, evil: str) -> None:
     elsewhere = host / "elsewhere"
     run("clone", "--quiet", "--bare", str(bare(host, tree)), str(elsewhere), cwd=host)
     run("config", "filter.evil.clean", evil, cwd=elsewhere)
     (git_directory_of(tree.path) / "commondir").write_text(f"{elsewhere}\n")
 
 
-@pytest.mark.parametrize("change", [change_it, change_it_for_one_checkout, put_a_link_in_its_place, lead_elsewhere])
+@pytest.mark.parametrize(
+    "change",
+    [
+        change_the_configuration,
+        change_the_configuration_of_one_checkout,
+        replace_the_configuration_by_a_link,
+        point_to_another_common_folder,
+    ],
+)
 async def test_a_program_that_an_agent_configures_is_not_run(
     trees: RunCheckouts, host: Path, source: Path, change: Callable[[Path, CheckoutSpec, str], None]
 ) -> None:
@@ -52,7 +60,7 @@ async def test_a_program_that_an_agent_configures_is_not_run(
     assert not (host / "was-run").exists()
 
 
-async def test_attributes_of_one_run_do_not_hold_for_another(trees: RunCheckouts, host: Path, source: Path) -> None:
+async def test_attributes_of_one_run_do_not_apply_to_another(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree, other = a_tree(host, source), a_tree(host, source, "tree2")
     await trees.prepare([tree, other])
     info = bare(host, tree) / "info"
@@ -86,7 +94,7 @@ async def test_an_agent_cannot_redirect_a_fetch(trees: RunCheckouts, host: Path,
     assert files_of(second.path) == files_of(source)
 
 
-async def test_only_a_changed_configuration_is_brought_back(trees: RunCheckouts, host: Path, source: Path) -> None:
+async def test_only_a_changed_configuration_is_restored(trees: RunCheckouts, host: Path, source: Path) -> None:
     tree = a_tree(host, source)
     await trees.prepare([tree])
     config = bare(host, tree) / "config"
@@ -108,7 +116,9 @@ async def test_the_configuration_of_the_user_is_trusted(host: Path, source: Path
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "a # b; c", "ä b"])
-async def test_an_address_is_written_down_as_it_is(trees: RunCheckouts, host: Path, tmp_path: Path, name: str) -> None:
+async def test_an_address_with_special_characters_is_stored_unchanged(
+    trees: RunCheckouts, host: Path, tmp_path: Path, name: str
+) -> None:
     source = make_source(tmp_path / name)
     tree = a_tree(host, source, git_id="odd")
     await trees.prepare([tree])

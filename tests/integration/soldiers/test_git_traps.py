@@ -72,7 +72,7 @@ def objects_of_others(tree: CheckoutSpec, other: Path) -> None:
 @pytest.mark.parametrize(
     "lay", [a_link, a_pointer, links_for_all_its_parts, a_common_folder_elsewhere, objects_of_others]
 )
-async def test_a_nested_repository_does_not_fetch_from_elsewhere(
+async def test_a_nested_repository_brings_nothing_from_another_repository(
     trees: RunCheckouts, host: Path, tree: CheckoutSpec, other: Path, lay: object
 ) -> None:
     (tree.path / "nested").mkdir()
@@ -98,7 +98,7 @@ async def test_a_submodule_that_became_a_link_is_not_followed(
 
 
 @pytest.mark.parametrize("kind", ["link", "pointer", "pipe"])
-async def test_a_changed_pointer_of_the_checkout_is_put_right(
+async def test_a_changed_pointer_of_the_checkout_is_restored(
     trees: RunCheckouts, tree: CheckoutSpec, other: Path, kind: str
 ) -> None:
     link = tree.path / ".git"

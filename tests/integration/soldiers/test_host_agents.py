@@ -21,7 +21,7 @@ ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
 
 
 @ONE_BACKEND
-async def test_an_agent_that_ends_without_a_word_fails_its_run_with_its_exit_code(scene: HostScene) -> None:
+async def test_an_agent_that_exits_without_an_answer_fails_its_run_with_its_exit_code(scene: HostScene) -> None:
     await scene.start_host()
     workflow = await scene.begin(work("one", task({"crash": 3})))
     failed = await scene.until(workflow, WorkflowStatus.FAILED)
@@ -46,14 +46,14 @@ async def test_a_policy_lets_a_run_continue_by_itself_after_a_crash(scene: HostS
 
 
 @ONE_BACKEND
-@pytest.mark.parametrize("ears", ["hearing", "deaf"])
+@pytest.mark.parametrize("hang", [True, "deaf"], ids=["until interrupted", "ignoring interrupts"])
 async def test_an_agent_that_does_not_answer_in_time_fails_its_run_and_is_gone(
-    scene: HostScene, ears: str, monkeypatch: pytest.MonkeyPatch
+    scene: HostScene, hang: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turn, "_INTERRUPT_SECONDS", 0.1)
     agents = InterceptedAgents(ScriptedAgentClient())
     await scene.start_host(client=agents)
-    workflow = await scene.begin(work("one", task({"hang": ears == "hearing" or "deaf"}, timeout_seconds=1)))
+    workflow = await scene.begin(work("one", task({"hang": hang}, timeout_seconds=1)))
     failed = await scene.until(workflow, WorkflowStatus.FAILED)
     # The interrupted turn had a moment to report its cost, much less than the grace period of a stop.
     assert agents.graces
@@ -93,7 +93,7 @@ async def test_petitions_and_messages_of_agents_are_kept_with_the_run(scene: Hos
     assert answer.doc["text"] == "It is done."
 
 
-async def test_no_text_of_an_agent_can_keep_a_host_from_saying_it(scene: HostScene) -> None:
+async def test_a_text_with_a_nul_character_does_not_prevent_the_run_from_completing(scene: HostScene) -> None:
     await scene.start_host()
     odd = "nothing: \0"
     steps = ({"say": odd}, {"petition": "comment", "body": {"text": odd}}, {"report": odd}, {"answer": odd})

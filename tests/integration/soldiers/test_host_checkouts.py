@@ -103,7 +103,7 @@ async def test_the_checkouts_of_a_moved_run_are_removed_and_its_files_are_kept(s
 
 
 @ONE_BACKEND
-async def test_a_run_without_a_checkout_leaves_nothing_on_a_host_that_stays_up(
+async def test_the_folders_of_an_ended_run_without_checkouts_are_removed_and_others_stay(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hosting, "_CLEANUP_SECONDS", 0.02)
@@ -119,7 +119,7 @@ async def test_a_run_without_a_checkout_leaves_nothing_on_a_host_that_stays_up(
 
 
 @ONE_BACKEND
-async def test_an_uncertain_process_is_left_alone_and_does_not_keep_the_host_from_starting(
+async def test_folders_of_unreadable_and_renamed_runs_are_kept_and_do_not_prevent_the_start(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hosting, "_CLEANUP_SECONDS", 0.02)
@@ -170,7 +170,7 @@ async def _until_nothing_is_left(scene: HostScene, workflow: Workflow) -> None:
 
 async def _begin_with_lib_for_later(scene: HostScene, *steps: dict[str, Any], verify: tuple[str, ...] = ()) -> Workflow:
     """Begin a run that needs a second repository only in its second Work."""
-    await scene.know_repository(LIB)
+    await scene.register_repository(LIB)
     first = work("one", task({"write": f"{APP}/one.txt"}, *steps), git_refs=_refs(APP), verify=verify)
     second = work("two", task({"write": f"{APP}/two.txt"}), git_refs=_refs(APP, LIB))
     return await scene.begin(first, second, git_refs=())

@@ -71,7 +71,7 @@ async def test_claude_asks_a_person_and_continues_with_the_reply(
     await scene.until(run, WorkflowStatus.COMPLETED)
 
 
-async def test_claude_that_ends_without_a_result_is_sent_back_once_and_fails_then(
+async def test_claude_that_ends_without_a_result_is_asked_once_for_one_and_then_fails(
     scene: HostScene, agent_environment: AgentEnvironment
 ) -> None:
     await scene.start_host(client=ClaudeAgentClient(), agent_environment=agent_environment)
@@ -94,7 +94,7 @@ async def test_a_report_that_needs_a_person_waits_for_one_and_nothing_is_done_tw
     assert waiting.question
     assert waiting.question.text == "Left or right?"
     await lifecycle.resume(scene.bus, run.id, Continue(reply="left"), actor=ANNA)
-    # The model of this test has nothing more to say.
+    # The script of the model has no further step, so the run fails after the reply.
     ended = await scene.until(run, WorkflowStatus.FAILED)
     tree = scene.folders().checkout(run.id, ended.work_trees[0].id)
     assert (tree / "count.txt").read_text() == "once\n"

@@ -34,7 +34,7 @@ async def test_many_runs_on_one_repository_all_complete_without_an_error_of_git(
 
 @pytest.mark.both_stores
 @ONE_BACKEND
-async def test_a_host_with_one_slot_never_runs_two_agents_and_forgets_no_run(scene: HostScene) -> None:
+async def test_a_host_with_one_slot_never_runs_two_agents_and_completes_every_run(scene: HostScene) -> None:
     client = ImpatientAgents(ScriptedAgentClient())
     await scene.start_host(client=client, slots=1)
     runs = [await scene.begin(writes("one", report=False)) for _ in range(3)]

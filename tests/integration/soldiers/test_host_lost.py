@@ -79,7 +79,7 @@ async def test_the_pending_answer_of_a_lost_host_is_logged_and_ignored(scene: Ho
 
 
 @ONE_BACKEND
-async def test_a_run_whose_checkpoints_stay_on_its_host_waits_until_that_is_back(scene: HostScene) -> None:
+async def test_a_run_whose_checkpoints_stay_on_its_host_waits_until_the_host_is_back(scene: HostScene) -> None:
     lost = await scene.start_child("host-a")
     point = scene.wait_point("two")
     workflow = await scene.begin(writes("one"), _counts("two", point))
@@ -104,17 +104,17 @@ async def test_a_run_whose_checkpoints_stay_on_its_host_waits_until_that_is_back
 
 async def test_a_killed_host_leaves_no_process_and_continues_after_the_last_finished_step(scene: HostScene) -> None:
     killed = await scene.start_child("host-a")
-    await _goes_on_after(scene, killed, signal.SIGKILL)
+    await _assert_continues_after(scene, killed, signal.SIGKILL)
 
 
 @ONE_BACKEND
 async def test_a_host_that_is_asked_to_end_leaves_no_process_and_continues_when_it_is_back(scene: HostScene) -> None:
     ended = await scene.start_child("host-a")
-    await _goes_on_after(scene, ended, signal.SIGTERM)
+    await _assert_continues_after(scene, ended, signal.SIGTERM)
     assert ended.process.returncode == 0
 
 
-async def _goes_on_after(scene: HostScene, host: Child, end: signal.Signals) -> None:
+async def _assert_continues_after(scene: HostScene, host: Child, end: signal.Signals) -> None:
     """End a host in the middle of a query. After its restart it must continue in the same session."""
     point = scene.wait_point("one")
     workflow = await scene.begin(_counts("one", point), writes("two"))

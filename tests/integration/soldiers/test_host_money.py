@@ -101,7 +101,7 @@ async def test_a_parked_run_continues_even_if_its_host_was_restarted(scene: Host
     [{"fail": "no"}, {"crash": 3}, {"write": "result.json", "text": '{"status": "failed", "error": "no"}'}],
     ids=["failed", "crashed", "reported"],
 )
-async def test_a_turn_that_ends_badly_is_paid_for(scene: HostScene, end: dict[str, Any]) -> None:
+async def test_the_cost_of_a_failed_turn_counts(scene: HostScene, end: dict[str, Any]) -> None:
     await scene.start_host()
     workflow = await scene.begin(work("one", task({"cost": 0.5}, end)))
     failed = await scene.until(workflow, WorkflowStatus.FAILED)
@@ -129,7 +129,7 @@ async def test_the_cost_of_a_turn_is_reported_before_the_end_of_its_agent(
     assert logged == [answers.AgentSpent.__name__, answers.AgentError.__name__]
 
 
-async def test_reports_are_paid_for(scene: HostScene) -> None:
+async def test_the_cost_of_a_task_with_a_report_counts_once(scene: HostScene) -> None:
     await scene.start_host()
     workflow = await scene.begin(
         work("one", task({"cost": 0.5}, {"report": "# All"}, report_outline=OUTLINE), task({"cost": 0.25}))
@@ -138,7 +138,7 @@ async def test_reports_are_paid_for(scene: HostScene) -> None:
     assert completed.cost_usd == spent_in_transcripts(scene, completed) == 0.75
 
 
-async def test_a_turn_that_is_cancelled_is_paid_for(scene: HostScene) -> None:
+async def test_the_cost_of_a_cancelled_turn_counts(scene: HostScene) -> None:
     await scene.start_host()
     point = scene.wait_point("here")
     workflow = await scene.begin(work("one", task({"cost": 0.5}, *point.steps)))
@@ -148,7 +148,7 @@ async def test_a_turn_that_is_cancelled_is_paid_for(scene: HostScene) -> None:
     assert cancelled.cost_usd == 0.5
 
 
-async def test_a_turn_that_is_looked_up_after_a_pause_is_paid_for_once(
+async def test_the_cost_of_a_turn_that_is_looked_up_after_a_pause_counts_once(
     scene: HostScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_commands, "GRACE", timedelta(seconds=PATIENCE_SECONDS))
@@ -165,7 +165,7 @@ async def test_a_turn_that_is_looked_up_after_a_pause_is_paid_for_once(
     assert failed.cost_usd == spent_in_transcripts(scene, failed) == 0.75
 
 
-async def test_turns_that_a_rollback_undoes_are_paid_for(scene: HostScene) -> None:
+async def test_the_cost_of_turns_that_a_rollback_undoes_counts(scene: HostScene) -> None:
     await scene.start_host()
     once = {"fail": "no", "first_time_only": True}
     workflow = await scene.begin(work("one", task({"cost": 0.5}, once)))

@@ -23,7 +23,7 @@ async def test_an_answer_that_arrives_after_a_cancel_still_counts(scene: HostSce
 
 
 @pytest.mark.parametrize("command", [commands.SendQuery, commands.GenerateReport, commands.VerifyWork])
-async def test_a_cancel_that_is_slower_than_an_answer_ends_what_follows_from_it(
+async def test_a_cancel_after_a_command_was_accepted_cancels_the_work_without_a_checkpoint(
     scene: HostScene, command: type[commands.HostCommand]
 ) -> None:
     barrier = Barrier(lambda transaction: accepts(transaction, command))

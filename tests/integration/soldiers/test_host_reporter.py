@@ -136,7 +136,7 @@ async def test_a_reply_to_a_command_given_up_does_not_delay_the_others(backend: 
 
 @ONE_BACKEND
 @pytest.mark.parametrize("transactions_before", [0, 1, 2])
-async def test_a_store_that_goes_away_in_the_middle_loses_nothing(
+async def test_no_reply_is_lost_if_the_store_becomes_unavailable(
     backend: BackendUnderTest, transactions_before: int
 ) -> None:
     async with at_work(backend) as scene:
@@ -163,7 +163,7 @@ async def test_an_existing_document_is_not_written_twice(backend: BackendUnderTe
 @pytest.mark.parametrize("closes", ["nothing", "a command"])
 @pytest.mark.parametrize("times", [1, 2, 3])
 @ONE_BACKEND
-async def test_a_conflict_about_something_else_loses_nothing(
+async def test_no_reply_is_lost_after_conflicts_with_other_transactions(
     backend: BackendUnderTest, closes: str, times: int
 ) -> None:
     async with at_work(backend) as scene:

@@ -55,7 +55,7 @@ async def test_a_scripted_agent_reports_and_remembers_as_one_with_tools_does(sce
 
 
 @ONE_BACKEND
-async def test_a_scripted_agent_whose_report_is_none_fails_with_the_reason(scene: HostScene) -> None:
+async def test_a_scripted_agent_with_an_invalid_report_fails_with_the_reason(scene: HostScene) -> None:
     await scene.start_host()
     run = await scene.begin(work("look", task({"result": {"status": "failed", "summary": "looked"}})))
     assert "error must not be empty" in (await scene.until(run, WorkflowStatus.FAILED)).reason
@@ -70,7 +70,7 @@ async def test_an_agent_that_reports_a_failure_fails_its_run(scene: HostScene) -
 
 
 @ONE_BACKEND
-async def test_an_agent_that_reports_to_need_a_person_waits_for_one(scene: HostScene) -> None:
+async def test_an_agent_that_reports_that_it_needs_a_person_waits_for_one(scene: HostScene) -> None:
     await scene.start_host()
     asking = task(
         {"write": "result.json", "text": json.dumps({"status": "needs_human", "question": "Left or right?"})},
@@ -123,7 +123,7 @@ async def test_a_run_without_a_requester_notifies_no_one(scene: HostScene) -> No
     assert [stats.stream for stats in await scene.operations.stats() if stats.stream.startswith("run.")] == []
 
 
-async def test_a_run_that_cannot_be_placed_is_not_made_at_all(scene: HostScene) -> None:
+async def test_a_run_that_cannot_be_placed_is_not_created(scene: HostScene) -> None:
     with pytest.raises(Exception, match="no soldier host is up"):
         await _ask_for(scene, work("plan", task()))
     async with scene.bus.transaction() as transaction:
@@ -190,7 +190,7 @@ async def test_an_agent_finds_the_assignment_it_works_for_and_the_instructions_o
 
 
 @ONE_BACKEND
-async def test_instructions_of_the_realm_that_cannot_be_read_fail_the_run_by_the_name_of_their_file(
+async def test_unreadable_instructions_of_the_realm_fail_the_run_with_the_name_of_their_file(
     scene: HostScene,
 ) -> None:
     guide = scene.folder / "workspace-claude.md"

@@ -1,4 +1,4 @@
-"""A failed run continues from each of its checkpoints: later work is undone, kept, and done again."""
+"""A failed run continues from each of its checkpoints: later work is rescued, rolled back, and done again."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ async def test_a_failed_run_continues_from_each_of_its_checkpoints(scene: HostSc
 
 
 async def _failed_run(scene: HostScene) -> Workflow:
-    """Run three Works, of which the last fails, but only once: with a new file, a changed one, nothing committed."""
+    """Run three Works. The last one fails once, and leaves a new and a changed file uncommitted."""
     once = scene.folder / "failed-once"
     fails_once = f"test -e {once} || {{ echo overwritten > {APP}/one.txt; touch {once}; exit 7; }}"
     workflow = await scene.begin(writes("one"), writes("two"), writes("three", {"run": fails_once}))

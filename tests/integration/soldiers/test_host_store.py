@@ -25,7 +25,7 @@ from tests.integration.soldiers.host_scene import ANNA, APP, LEASE, HostScene, t
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
 LOOKS_OFTEN = pytest.mark.usefixtures("looks_often")
 ENDS_EARLY = pytest.mark.usefixtures("ends_early")
-# Long enough for a slow machine, before its agents end and after that.
+# A slow machine must renew it in time, and must end the agents of a host before it expires.
 WIDE = timedelta(seconds=15)
 MORE_THAN_A_PAGE = 110
 
@@ -44,11 +44,11 @@ class Outage:
     async def _refuse(self, transaction: Transaction) -> None:
         if self.is_on:
             self.refused += publishes(transaction, self._answer.__name__)
-            raise Unavailable("the store is away")
+            raise Unavailable("the store is unavailable")
 
 
 class LostReply:
-    """Hides from a host that its first acceptance of a command of a type was committed."""
+    """Commits the first acceptance of a command of a type, but does not tell the host that it was committed."""
 
     def __init__(self, command: type[commands.HostCommand]) -> None:
         self.happened = False
@@ -64,7 +64,7 @@ class LostReply:
 
 
 class LostAnswer:
-    """Rolls back the first answer to a prompt, with everything in its transaction."""
+    """Drops the first answer to a prompt, with everything that its transaction would write."""
 
     def __init__(self) -> None:
         self.happened = False
@@ -88,7 +88,7 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make agents end after half of a lease that was not renewed."""
-    # The power is less than 1 only if the real share is.
+    # If the real share were 1 or more, this one would be too, and the test would fail.
     monkeypatch.setattr(hosting, "_SAFE_SHARE", hosting._SAFE_SHARE**3)
     monkeypatch.setattr(hosting, "_RENEWALS_PER_LEASE", 15)
 
@@ -144,7 +144,7 @@ async def test_a_host_that_cannot_renew_its_lease_ends_its_agents_before_they_ar
 @pytest.mark.timing
 @ONE_BACKEND
 @ENDS_EARLY
-async def test_agents_end_before_their_lease_while_the_store_is_unavailable(scene: HostScene) -> None:
+async def test_agents_end_before_the_lease_expires_while_its_renewal_hangs(scene: HostScene) -> None:
     await scene.share_checkpoints()
     point = scene.wait_point("one")
     barrier = Barrier(lambda transaction: point.is_there.exists() and _only_looks(transaction))
@@ -185,7 +185,7 @@ async def test_a_command_with_an_unconfirmed_acceptance_is_executed(scene: HostS
 
 @ONE_BACKEND
 @LOOKS_OFTEN
-async def test_an_interrupted_prompt_that_was_answered_is_not_sent_again(scene: HostScene) -> None:
+async def test_a_prompt_whose_answer_was_lost_is_not_sent_again(scene: HostScene) -> None:
     lost = LostAnswer()
     assert await _finding_of_forgotten(scene, lost) is TranscriptFinding.ANSWERED
     assert lost.happened
@@ -193,7 +193,7 @@ async def test_an_interrupted_prompt_that_was_answered_is_not_sent_again(scene: 
 
 @ONE_BACKEND
 @LOOKS_OFTEN
-async def test_an_interrupted_prompt_that_was_never_sent_is_looked_up_and_sent(scene: HostScene) -> None:
+async def test_a_prompt_whose_acceptance_was_lost_is_looked_up_and_sent(scene: HostScene) -> None:
     lost = LostReply(commands.SendQuery)
     assert await _finding_of_forgotten(scene, lost) is TranscriptFinding.ABSENT
     assert lost.happened
@@ -201,7 +201,7 @@ async def test_an_interrupted_prompt_that_was_never_sent_is_looked_up_and_sent(s
 
 @ONE_BACKEND
 @LOOKS_OFTEN
-async def test_however_many_commands_are_forgotten_all_of_them_are_found_at_once(scene: HostScene) -> None:
+async def test_one_search_finds_all_unanswered_commands_even_on_several_pages(scene: HostScene) -> None:
     diary: list[str] = []
 
     async def note(transaction: Transaction) -> None:
@@ -223,7 +223,7 @@ async def test_however_many_commands_are_forgotten_all_of_them_are_found_at_once
 
 
 @ONE_BACKEND
-async def test_a_new_life_gives_up_all_that_an_earlier_one_had_accepted(scene: HostScene) -> None:
+async def test_a_restarted_host_gives_up_all_commands_that_it_had_accepted_before(scene: HostScene) -> None:
     await _leave_accepted(scene, commands.StartAgent, MORE_THAN_A_PAGE)
     await scene.start_host()
     assert await scene.accepted() == []
@@ -306,7 +306,7 @@ async def test_the_checkout_of_an_ended_run_is_removed_although_the_host_ends_in
 
 @ONE_BACKEND
 @LOOKS_OFTEN
-async def test_a_host_that_can_no_longer_keep_its_lease_for_a_bug_ends_with_all_it_runs(scene: HostScene) -> None:
+async def test_a_host_whose_lease_renewal_fails_because_of_a_bug_ends_with_all_it_runs(scene: HostScene) -> None:
     point = scene.wait_point("one")
 
     async def break_renewal(transaction: Transaction) -> None:
@@ -333,7 +333,7 @@ async def test_a_second_host_in_the_same_directory_is_refused(scene: HostScene) 
 
 
 async def _finding_of_forgotten(scene: HostScene, lost: LostAnswer | LostReply) -> TranscriptFinding:
-    """Run a Task whose prompt is forgotten once; return its transcript before the prompt was handled again."""
+    """Run a Task whose prompt is forgotten once. Return what the transcript showed about it before the next try."""
     await scene.start_host(wrap=lost.wrap)
     workflow = await scene.begin(work("one", task({"append": f"{APP}/one.txt", "text": "once\n"})))
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
@@ -348,7 +348,7 @@ async def _is_up(scene: HostScene, name: str) -> bool:
 
 
 async def _leave_accepted(scene: HostScene, command: type[commands.HostCommand], count: int) -> list[str]:
-    """Store this many accepted but obsolete commands of a host, and return their records."""
+    """Store this many accepted but obsolete commands of a host, and return the ids of their records."""
     workflow = await scene.create_run(writes("one"))
     over = commands.ReleaseWorkTree(workflow_id=workflow.id, host="host-a", epoch=0, attempt=1, work_tree_id="gone")
     document = {**msgspec.to_builtins(over), "type": command.__name__}

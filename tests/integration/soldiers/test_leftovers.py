@@ -1,4 +1,4 @@
-"""A starting host kills the processes that its earlier run left behind, and nothing else."""
+"""A starting host kills the processes that it left running before its restart, and nothing else."""
 
 import asyncio
 import signal
@@ -14,8 +14,8 @@ from tests.patience import PATIENCE_SECONDS
 
 
 @asynccontextmanager
-async def at_home(home: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a process with a home until the end of the block."""
+async def process_with_home(home: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a process with this HOME until the end of the block."""
     process = await asyncio.create_subprocess_exec("/bin/sleep", "300", env={"HOME": str(home)})
     try:
         yield process
@@ -29,14 +29,14 @@ async def is_killed(process: asyncio.subprocess.Process) -> bool:
     return await asyncio.wait_for(process.wait(), PATIENCE_SECONDS) == -signal.SIGKILL
 
 
-async def test_every_process_at_home_in_the_directory_of_a_host_is_killed_and_no_other(tmp_path: Path) -> None:
+async def test_only_processes_whose_home_is_in_the_directory_of_the_host_are_killed(tmp_path: Path) -> None:
     mine = tmp_path / "host-a"
     async with (
-        at_home(mine) as one,
-        at_home(mine / "runs" / "wf-1") as two,
-        at_home(tmp_path) as above,
-        at_home(tmp_path / "host-a2") as beside,
-        at_home(tmp_path / "elsewhere" / "host-a") as elsewhere,
+        process_with_home(mine) as one,
+        process_with_home(mine / "runs" / "wf-1") as two,
+        process_with_home(tmp_path) as above,
+        process_with_home(tmp_path / "host-a2") as beside,
+        process_with_home(tmp_path / "elsewhere" / "host-a") as elsewhere,
     ):
         assert kill_leftover_processes(mine) == 2
         assert await is_killed(one)
@@ -46,10 +46,10 @@ async def test_every_process_at_home_in_the_directory_of_a_host_is_killed_and_no
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
-async def test_a_host_that_starts_ends_what_its_earlier_life_left_running(scene: HostScene) -> None:
+async def test_a_starting_host_ends_processes_that_it_left_running_before(scene: HostScene) -> None:
     async with (
-        at_home(scene.folders("host-a").home("wf-1")) as left,
-        at_home(scene.folders("host-b").home("wf-1")) as of_another_host,
+        process_with_home(scene.folders("host-a").home("wf-1")) as left,
+        process_with_home(scene.folders("host-b").home("wf-1")) as of_another_host,
     ):
         await scene.start_host("host-a")
         assert await is_killed(left)

@@ -88,7 +88,7 @@ async def test_a_started_server_lists_its_tools_and_is_ended(mark: str) -> None:
     assert await check_mcp_server(script(mark, "stdio"), limit=LONG) == TOOLS
 
 
-async def test_a_called_server_lists_its_tools() -> None:
+async def test_a_server_over_http_lists_its_tools() -> None:
     async with serving("http") as address:
         server = McpServer(id="s", name="s", transport=McpTransport.STREAMABLE_HTTP, url=f"{address}/mcp")
         assert await check_mcp_server(server, limit=LONG) == TOOLS
@@ -99,7 +99,7 @@ async def test_a_called_server_lists_its_tools() -> None:
             await check_mcp_server(elsewhere, limit=LONG)
 
 
-async def test_a_server_that_sends_events_lists_its_tools() -> None:
+async def test_a_server_over_sse_lists_its_tools() -> None:
     async with serving("sse") as address:
         server = McpServer(id="s", name="s", transport=McpTransport.SSE, url=f"{address}/sse")
         assert await check_mcp_server(server, limit=LONG) == TOOLS
@@ -114,7 +114,7 @@ async def test_an_address_without_a_listener_is_reported() -> None:
         assert "secret" not in str(failed.value)
 
 
-async def test_an_address_that_never_answers_is_given_up() -> None:
+async def test_an_address_that_never_answers_is_reported_after_the_time_limit() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"
         server = McpServer(id="s", name="s", transport=McpTransport.STREAMABLE_HTTP, url=url)
@@ -145,7 +145,7 @@ async def test_a_server_that_hangs_is_ended_with_everything_it_started(mark: str
 
 
 @pytest.mark.usefixtures("brief_grace")
-async def test_a_trial_that_is_cancelled_ends_what_it_started(mark: str) -> None:
+async def test_a_cancelled_check_ends_the_server_that_it_started(mark: str) -> None:
     trial = asyncio.create_task(check_mcp_server(script(mark, "hang"), limit=LONG))
     await until_runs(mark, "sleep 600")
     trial.cancel()

@@ -182,7 +182,7 @@ async def test_an_answer_that_is_incomplete_when_the_proxy_closes_costs_the_maxi
 
 
 @pytest.mark.parametrize("name", APIS)
-async def test_a_stream_that_the_agent_leaves_is_charged_at_once_with_an_estimate(
+async def test_a_stream_that_the_agent_interrupts_is_charged_at_once_with_an_estimate(
     tmp_path: Path, model: ModelStub, name: str
 ) -> None:
     async with behind_the_proxy(tmp_path, model) as agent:
@@ -211,7 +211,7 @@ async def test_a_stream_of_chat_completions_shows_its_usage_regardless_of_the_re
     assert "stream_options" not in second.body
 
 
-async def test_nothing_is_answered_in_the_background(tmp_path: Path, model: ModelStub) -> None:
+async def test_a_request_for_a_background_answer_is_refused(tmp_path: Path, model: ModelStub) -> None:
     async with behind_the_proxy(tmp_path, model) as agent:
         status, reported = await agent.ask(APIS["responses"], {"cost": 5}, background=True)
     assert (status, model.asked) == (403, [])

@@ -239,7 +239,7 @@ async def test_a_body_that_cannot_be_checked_is_not_sent(tmp_path: Path, model: 
     assert model.asked == []
 
 
-async def test_a_body_without_end_is_not_taken(tmp_path: Path, model: Model) -> None:
+async def test_a_body_that_is_too_long_is_refused(tmp_path: Path, model: Model) -> None:
     async with ModelProxy(tmp_path / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=model.url, key=KEY)]) as proxy:
         reader, writer = await asyncio.open_unix_connection(proxy.socket)
         writer.write(b"POST /v1/messages HTTP/1.1\r\nHost: proxy\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -251,7 +251,7 @@ async def test_a_body_without_end_is_not_taken(tmp_path: Path, model: Model) -> 
     assert model.asked == []
 
 
-async def test_an_answer_is_sent_as_it_is_made(tmp_path: Path, model: Model) -> None:
+async def test_an_answer_is_streamed_while_the_model_writes_it(tmp_path: Path, model: Model) -> None:
     headers = {"accept": "text/event-stream"}
     async with through(tmp_path, model) as client, client.post("/v1/messages", json={}, headers=headers) as answer:
         assert await answer.content.readline() == b"first\n"
@@ -259,7 +259,7 @@ async def test_an_answer_is_sent_as_it_is_made(tmp_path: Path, model: Model) -> 
         assert await answer.content.read() == b"second\n"
 
 
-async def test_half_an_answer_does_not_look_like_a_whole_one(tmp_path: Path, model: Model) -> None:
+async def test_an_answer_that_breaks_off_is_an_error_for_the_agent(tmp_path: Path, model: Model) -> None:
     headers = {"accept": "text/event-stream"}
     model.torn = True
     async with through(tmp_path, model) as client, client.post("/v1/messages", json={}, headers=headers) as answer:
@@ -269,7 +269,7 @@ async def test_half_an_answer_does_not_look_like_a_whole_one(tmp_path: Path, mod
             await answer.content.read()
 
 
-async def test_a_stream_of_a_model_is_left_when_the_agent_leaves(tmp_path: Path, model: Model) -> None:
+async def test_the_stream_of_a_model_is_closed_when_the_agent_disconnects(tmp_path: Path, model: Model) -> None:
     headers = {"accept": "text/event-stream"}
     async with through(tmp_path, model) as client:
         async with client.post("/v1/messages", json={"stream": True}, headers=headers) as answer:
@@ -308,7 +308,7 @@ async def test_a_redirect_is_not_followed(tmp_path: Path, model: Model) -> None:
     assert len(model.asked) == 1
 
 
-async def test_a_missing_model_is_reported(tmp_path: Path) -> None:
+async def test_an_unreachable_model_is_reported(tmp_path: Path) -> None:
     gone = Model(url="http://127.0.0.1:1")
     with captured_logs() as logs:
         async with through(tmp_path, gone) as client, client.post("/v1/messages", json={}) as answer:
@@ -316,7 +316,7 @@ async def test_a_missing_model_is_reported(tmp_path: Path) -> None:
     assert [line["url"] for line in logs if line["event"] == "the model cannot be reached"] == [gone.url]
 
 
-async def test_a_vendor_without_a_key_is_not_asked(tmp_path: Path, model: Model) -> None:
+async def test_a_request_to_a_vendor_without_a_key_is_refused(tmp_path: Path, model: Model) -> None:
     async with through(tmp_path, model, [Vendor.ANTHROPIC]) as client:
         async with client.post("/v1/responses", json={}) as answer:
             assert answer.status == 403

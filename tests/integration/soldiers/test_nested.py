@@ -86,7 +86,7 @@ async def test_a_repository_that_cannot_be_kept_prevents_the_release(
 
 
 @pytest.mark.parametrize("linked", [False, True], ids=["untracked", "linked by its agent"])
-async def test_programs_in_the_configuration_of_such_a_repository_are_not_run(
+async def test_programs_in_the_configuration_of_a_nested_repository_are_not_run(
     trees: RunCheckouts, host: Path, source: Path, *, linked: bool
 ) -> None:
     tree = a_tree(host, source)

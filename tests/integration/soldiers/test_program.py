@@ -191,7 +191,7 @@ async def test_a_missing_folder_is_named(tmp_path: Path, *, contained: bool) -> 
     ("code", "words"),
     [(0, "exit code 0"), (3, "exit code 3"), (-9, "killed by SIGKILL"), (137, "exit code 137, as after SIGKILL")],
 )
-def test_an_end_is_described(code: int, words: str) -> None:
+def test_an_exit_code_is_described(code: int, words: str) -> None:
     assert describe_exit(code) == words
 
 

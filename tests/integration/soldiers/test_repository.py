@@ -144,7 +144,7 @@ async def test_a_checkout_whose_files_are_gone_is_recreated_with_its_commits(
     assert (tree.path / "new.txt").read_text() == "new\n"
 
 
-async def test_a_second_prepare_that_was_killed_does_not_pass_for_deleted_files(
+async def test_an_incomplete_checkout_cannot_be_committed_and_is_prepared_again(
     trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     tree = a_tree(host, source)
@@ -224,7 +224,7 @@ async def test_a_changed_address_is_used_from_then_on(
     assert run("config", "remote.origin.url", cwd=host / "trees" / "tree2") == str(tmp_path / "moved")
 
 
-async def test_checkouts_are_distinguished_where_their_folders_have_one_name(
+async def test_checkouts_whose_folders_have_the_same_name_are_distinguished(
     trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     first, second = a_tree(host, source), a_tree(host, source, "tree2", path=host / "other" / "tree1")
@@ -240,7 +240,7 @@ async def test_checkouts_are_distinguished_where_their_folders_have_one_name(
     assert (await trees.commit([second], "nothing"))[second.id] == run("rev-parse", second.branch, cwd=second.path)
 
 
-async def test_the_lock_is_waited_for_without_holding_up_others(host: Path, source: Path, tries: Tries) -> None:
+async def test_waiting_for_the_lock_does_not_block_other_tasks(host: Path, source: Path, tries: Tries) -> None:
     repository = Repository(host / "app.git", url=str(source), home=host)
     host.mkdir()
     with (host / "app.lock").open("w") as other:

@@ -1,4 +1,4 @@
-"""Checkouts of a run: made, committed, kept, brought back and released, with real repositories."""
+"""Checkouts of a run: prepared, committed, checkpointed, rolled back and released, with real repositories."""
 
 import asyncio
 import shutil
@@ -97,7 +97,9 @@ async def test_preparing_twice_keeps_the_work(trees: RunCheckouts, host: Path, s
     assert files_of(tree.path) == before
 
 
-async def test_the_start_stays_while_the_base_branch_moves_on(trees: RunCheckouts, host: Path, source: Path) -> None:
+async def test_the_start_commit_stays_the_same_when_the_base_branch_moves(
+    trees: RunCheckouts, host: Path, source: Path
+) -> None:
     tree, later = a_tree(host, source), a_tree(host, source, "later")
     await trees.prepare([tree])
     start = await trees.base_commit(tree)

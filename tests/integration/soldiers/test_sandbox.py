@@ -79,7 +79,7 @@ async def test_the_hosts_that_the_machine_knows_are_known_in_dev(work: Path) -> 
     assert (await shell("cat /etc/hosts", work, dev)).output.startswith(Path("/etc/hosts").read_text())
 
 
-async def test_the_passwords_of_registries_are_not_shown_where_no_registry_can_be_reached(work: Path) -> None:
+async def test_settings_of_maven_and_npm_are_visible_in_dev_and_not_in_strict(work: Path) -> None:
     there = [path for path in ("/etc/maven/settings.xml", "/etc/npmrc") if Path(path).exists()]
     dev = Sandbox(profile=SandboxProfile.DEV, writable=(work,))
     assert (await shell("cat /etc/maven/settings.xml /etc/npmrc 2> /dev/null", work)).output == ""
@@ -127,7 +127,7 @@ async def test_a_program_reaches_no_address(work: Path) -> None:
         assert (await shell(f'/usr/bin/env python3 -c "{connect}"', work, dev)).code == 0
 
 
-async def test_a_program_has_only_sockets_that_namespaces_divide_and_no_io_uring(
+async def test_a_program_has_only_sockets_that_namespaces_isolate_and_no_io_uring(
     work: Path,
 ) -> None:
     make_socket = {"x86_64": 41, "aarch64": 198}.get(os.uname().machine)
@@ -148,7 +148,7 @@ print(len(socket.socketpair()), call(425, 4, bytes(120)), ctypes.get_errno())
     assert others == f"2 -1 {errno.ENOSYS}"
 
 
-async def test_the_inner_path_counts(work: Path) -> None:
+async def test_the_access_of_the_innermost_listed_folder_applies(work: Path) -> None:
     for name in ("kept", "kept/open"):
         (work / name).mkdir()
     sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(work, work / "kept" / "open"), readable=(work / "kept",))
@@ -157,7 +157,7 @@ async def test_the_inner_path_counts(work: Path) -> None:
     assert sorted(path.name for path in work.rglob("*")) == ["a", "a", "kept", "open"]
 
 
-async def test_a_link_that_an_agent_left_is_not_followed_out(work: Path, tmp_path: Path) -> None:
+async def test_no_program_starts_if_a_listed_folder_has_become_a_link(work: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").mkdir()
     (work / "reports").symlink_to(tmp_path / "secret")
     sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(work,), readable=(work / "reports",))
@@ -233,7 +233,7 @@ async def test_a_program_is_held_to_its_limits(work: Path) -> None:
         assert "fork" in (await shell(forks, work, sandbox)).output
 
 
-def test_a_limit_that_no_control_group_holds_is_held_by_an_rlimit_but_not_that_of_memory() -> None:
+def test_without_a_control_group_rlimits_apply_except_for_memory() -> None:
     child = os.fork()
     if not child:
         signal.pause()
@@ -263,7 +263,7 @@ async def _can_be_grouped(limits: ResourceLimits) -> bool:
     return others == ResourceLimits(file_bytes=limits.file_bytes)
 
 
-async def test_a_group_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
+async def test_removing_control_groups_does_not_wait_for_one_that_is_gone(tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.mkdir()
     async with asyncio.timeout(0):
@@ -327,7 +327,7 @@ async def test_an_agent_is_not_started_where_another_has_replaced_the_pointer(
     assert (await shell("true", work, _of(tree, host, work))).code == 0
 
 
-def test_the_absence_of_a_sandbox_is_loud(work: Path) -> None:
+def test_starting_an_agent_without_a_sandbox_logs_a_warning(work: Path) -> None:
     configure_logs(json=True, level=logging.WARNING)
     try:
         with capture_logs() as logs:

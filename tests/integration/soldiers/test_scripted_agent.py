@@ -70,14 +70,14 @@ async def test_an_interrupt_while_a_tool_starts_ends_the_tool(tmp_path: Path, ma
     assert marked(mark) == []
 
 
-async def test_a_failing_command_fails_the_turn_unless_it_may(stage: Stage) -> None:
+async def test_a_failing_command_fails_the_turn_unless_it_may_fail(stage: Stage) -> None:
     agent = await stage.start()
     assert (await follow(agent, {"run": "exit 4", "may_fail": True}))[-1] == TurnAnswer("done", 0.0)
     with pytest.raises(AgentFailed, match=r"exit code 4: what a pity"):
         await follow(agent, {"run": "echo what a pity; exit 4"})
 
 
-async def test_tool_output_that_is_not_text_is_harmless(stage: Stage) -> None:
+async def test_tool_output_that_is_not_text_is_decoded_with_replacements(stage: Stage) -> None:
     agent = await stage.start()
     with pytest.raises(AgentFailed, match="a\N{REPLACEMENT CHARACTER}b"):
         await follow(agent, {"run": r"printf 'a\377b'; exit 1"}, prompt_id="t1#1")
@@ -183,7 +183,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE)
-async def test_an_agent_that_speaks_nonsense_is_killed(stage: Stage, mark: str, nonsense: str) -> None:
+async def test_an_agent_that_writes_invalid_lines_is_killed(stage: Stage, mark: str, nonsense: str) -> None:
     say_it = f"{nonsense}; echo; sleep 914"
     program = await start_program(
         ["/bin/sh", "-c", say_it], cwd=stage.work_space, environment={**ENVIRONMENT, MARK: mark}, errors=stage.errors

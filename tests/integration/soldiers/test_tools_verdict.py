@@ -1,4 +1,4 @@
-"""An agent that waits gets the verdict of the court, through either store."""
+"""An agent that waits for a verdict gets the one that the court stores."""
 
 import asyncio
 from collections.abc import AsyncIterator

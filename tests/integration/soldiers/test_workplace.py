@@ -148,7 +148,7 @@ async def test_agents_installed_by_npm_are_found_through_the_settings(host_setup
 
 
 @pytest.mark.parametrize("profile", [SandboxProfile.DEV, SandboxProfile.OFF])
-async def test_the_tools_of_a_person_are_on_the_path_where_they_are_seen(
+async def test_toolchains_in_the_home_of_the_user_are_on_the_path_only_in_dev_and_off(
     host_setup: HostSetup, profile: SandboxProfile
 ) -> None:
     strict = host_setup.workplace(SoldierSettings(agent="command")).program_environment()
@@ -158,13 +158,13 @@ async def test_the_tools_of_a_person_are_on_the_path_where_they_are_seen(
     assert workplace.program_environment()["PATH"].split(":") == [*found, *ENVIRONMENT["PATH"].split(":")]
 
 
-async def test_a_tool_of_a_person_runs_in_dev(host_setup: HostSetup) -> None:
+async def test_a_toolchain_in_the_home_of_the_user_runs_in_dev(host_setup: HostSetup) -> None:
     if not (user_home() / ".cargo" / "bin" / "cargo").exists():
         pytest.skip("cargo is not installed")
     assert (await host_setup.answer("cargo --version", sandbox=SandboxProfile.DEV)).startswith("cargo ")
 
 
-async def test_tests_that_commit_can_be_run(host_setup: HostSetup) -> None:
+async def test_an_agent_can_commit_in_a_repository_of_its_own(host_setup: HostSetup) -> None:
     commit = "git init -q r; cd r; git commit -q --allow-empty -m one; git log --format='%an <%ae> %cn <%ce>'"
     assert await host_setup.answer(commit) == "Kingdom <kingdom@localhost> Kingdom <kingdom@localhost>"
 
@@ -257,7 +257,7 @@ def test_without_bubblewrap_no_host_starts_unless_the_sandbox_is_off(
 
 
 @pytest.mark.parametrize("profile", [SandboxProfile.STRICT, SandboxProfile.DEV])
-def test_a_bubblewrap_that_makes_no_namespaces_is_found_out_before_any_agent_starts(
+def test_a_bubblewrap_that_cannot_create_namespaces_is_reported_before_any_agent_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, profile: SandboxProfile
 ) -> None:
     a_program(tmp_path / "bwrap", "#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")

@@ -30,7 +30,7 @@ PING_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Scene:
-    """A workspace with the channel #dev, in which are Dana and the app."""
+    """A workspace with the channel #dev. Dana and the app are its members."""
 
     url: str
     control: aiohttp.ClientSession

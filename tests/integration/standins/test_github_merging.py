@@ -1,6 +1,5 @@
 """Heads, mergeability, labels and merging on the stand-in for GitHub, as the official client sees them."""
 
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 from github import Github, GithubException, UnknownObjectException
 
+from tests.integration.standins.bare_git import BareGit
 from tests.integration.standins.github import REPOSITORY, SECRET, Site, receiving, standing_in
 
 FIRST, SECOND, OTHER = ("a" * 40, "b" * 40, "c" * 40)
@@ -21,31 +21,8 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 @pytest.fixture
-def git(tmp_path: Path) -> "Git":
-    return Git(tmp_path / "rocket.git")
-
-
-class Git:
-    """A bare repository with the branches main and feature, which change one file."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = str(directory)
-        subprocess.run(["git", "init", "-q", "--bare", "-b", "main", self.directory], check=True)
-        self.base = self.commit("main", "one\ntwo\n")
-        self.head = self.commit("feature", "one\nzwei\n", self.base)
-
-    def commit(self, branch: str, text: str, parent: str = "") -> str:
-        blob = self.run("hash-object", "-w", "--stdin", given=text)
-        tree = self.run("mktree", given=f"100644 blob {blob}\ta.txt\n")
-        sha = self.run("commit-tree", tree, *(("-p", parent) if parent else ()), "-m", "Change")
-        self.run("update-ref", f"refs/heads/{branch}", sha)
-        return sha
-
-    def run(self, *arguments: str, given: str = "") -> str:
-        author = ("-c", "user.name=Anna", "-c", "user.email=anna@example.org")
-        argv = ["git", f"--git-dir={self.directory}", *author, *arguments]
-        done = subprocess.run(argv, input=given, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+def git(tmp_path: Path) -> BareGit:
+    return BareGit(tmp_path / "rocket.git")
 
 
 def update_refs(client: Github, before: str, after: str) -> Any:
@@ -90,7 +67,7 @@ async def test_a_branch_moves_only_forward_unless_it_is_forced(site: Site) -> No
     assert await site.official(rewind) == ["Update is not a fast forward", FIRST, "closed"]
 
 
-async def test_a_push_that_names_the_expected_head_fails_if_another_push_came_first(site: Site, git: Git) -> None:
+async def test_a_push_that_names_the_expected_head_fails_if_another_push_came_first(site: Site, git: BareGit) -> None:
     await site.happen("repository", git=git.directory)
     await site.pull_request()
     theirs = git.commit("feature", "one\nzwei\ntheirs\n", git.head)
@@ -112,7 +89,9 @@ async def test_a_push_that_names_the_expected_head_fails_if_another_push_came_fi
     assert git.run("rev-parse", "feature") == on_top
 
 
-async def test_a_git_directory_decides_about_files_and_conflicts_and_receives_the_merge(site: Site, git: Git) -> None:
+async def test_a_git_directory_decides_about_files_and_conflicts_and_receives_the_merge(
+    site: Site, git: BareGit
+) -> None:
     await site.happen("repository", git=git.directory)
     await site.pull_request()
 

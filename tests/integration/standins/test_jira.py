@@ -87,7 +87,7 @@ async def test_version_3_shows_texts_as_documents(site: Site) -> None:
     assert plain["fields"]["comment"]["comments"][0]["body"] == "Hm."
 
 
-async def test_the_official_client_learns_why_it_was_refused(site: Site) -> None:
+async def test_the_official_client_receives_the_reason_of_a_refusal(site: Site) -> None:
     async with official(site) as client:
         with pytest.raises(JIRAError, match="Unbounded JQL queries are not allowed here") as refused:
             await asyncio.to_thread(client.enhanced_search_issues, "ORDER BY updated")
@@ -115,7 +115,7 @@ async def test_a_search_returns_no_more_than_requested(site: Site) -> None:
     assert posted["issues"][0]["fields"] == {"updated": "2026-02-07T10:00:00.000+0000"}
 
 
-async def test_a_ticket_that_changes_between_two_pages_is_found_where_it_went(site: Site) -> None:
+async def test_a_ticket_that_changes_between_two_pages_is_on_a_later_page_again(site: Site) -> None:
     first, second, third = await site.tickets(3)
     asked = {"jql": "project = QP ORDER BY updated", "fields": "key", "maxResults": "2"}
     _, page = await site.search(**asked)
@@ -138,7 +138,7 @@ async def test_tickets_of_the_same_moment_are_each_on_one_page(site: Site) -> No
     assert sorted(found) == [f"QP-{number}" for number in range(1, 8)]
 
 
-async def test_a_delayed_search_does_not_show_changes(site: Site) -> None:
+async def test_a_search_that_lags_finds_no_new_changes_unless_they_are_reconciled(site: Site) -> None:
     first, second = await site.tickets(2)
     await site.people("search", lags=True)
     changed = await site.people(f"tickets/{first}", status="Done")
@@ -195,7 +195,7 @@ async def test_a_bad_query_is_refused(site: Site, jql: str, complaint: str) -> N
 
 
 @pytest.mark.parametrize("token", ["nonsense", "bm9uc2Vuc2U="])
-async def test_a_page_token_of_its_own_making_is_refused(site: Site, token: str) -> None:
+async def test_an_invented_page_token_is_refused(site: Site, token: str) -> None:
     await site.tickets(1)
     status, _ = await site.search("project = QP", nextPageToken=token)
     assert status == 400
@@ -303,7 +303,7 @@ async def test_a_comment_with_a_lost_response_exists_once(
     assert page["total"] == running.application[STATE_FILE].count("POST comment", key=key) == 1
 
 
-async def test_a_killed_program_continues_with_all_that_it_answered(tmp_path: Path) -> None:
+async def test_a_killed_program_continues_with_everything_that_it_had_confirmed(tmp_path: Path) -> None:
     state = tmp_path / "jira.json"
     answered = 0
     async with session() as requests:

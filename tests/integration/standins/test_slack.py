@@ -66,7 +66,7 @@ async def test_a_message_to_a_person_goes_to_their_direct_channel_and_shows_its_
     assert (shown["channel"]["is_im"], shown["channel"]["user"]) == (True, dana)
 
 
-async def test_form_bodies_are_taken_as_json_ones_are(scene: Scene) -> None:
+async def test_form_bodies_are_accepted_like_json_bodies(scene: Scene) -> None:
     client = scene.client()
     blocks = '[{"type": "section", "text": {"type": "mrkdwn", "text": "*Hi*"}}]'
 
@@ -75,7 +75,7 @@ async def test_form_bodies_are_taken_as_json_ones_are(scene: Scene) -> None:
     assert sent["message"]["blocks"][0]["text"]["text"] == "*Hi*"
 
 
-async def test_refusals_are_answers_in_one_word(scene: Scene) -> None:
+async def test_a_refused_call_gets_the_error_code_of_slack_and_is_not_recorded(scene: Scene) -> None:
     client = scene.client()
     hidden = await scene.do("channels", name="hidden", private=True, with_app=False)
     foreign = await scene.do("channels", name="foreign", with_app=False)
@@ -97,7 +97,7 @@ async def test_refusals_are_answers_in_one_word(scene: Scene) -> None:
     assert await scene.look("calls") == []
 
 
-async def test_only_the_right_token_opens_a_method(scene: Scene) -> None:
+async def test_a_method_accepts_only_the_right_token(scene: Scene) -> None:
     assert await refusal(scene.client(token=None).auth_test()) == "not_authed"
     assert await refusal(scene.client(token=f"{BOT_TOKEN}-wrong").auth_test()) == "invalid_auth"
     assert await refusal(scene.client(token=APP_TOKEN).auth_test()) == "not_allowed_token_type"
@@ -207,7 +207,7 @@ async def test_people_and_channels_can_be_looked_up(scene: Scene) -> None:
     assert await refusal(client.users_info(user="U404")) == "user_not_found"
 
 
-async def test_a_refused_request_is_a_rate_limit_as_the_client_knows_it(scene: Scene) -> None:
+async def test_the_client_recognizes_a_rate_limit(scene: Scene) -> None:
     await scene.trouble(kind="refuse", path="/api/chat.postMessage", status=429, retry_after=7)
 
     with pytest.raises(SlackApiError) as refused:

@@ -212,7 +212,7 @@ async def test_a_click_whose_connection_is_lost_is_not_repeated(scene: Scene, da
     assert [request.type for request in deaf.received].count("interactive") == 1
 
 
-async def test_of_two_connections_one_gets_an_envelope(scene: Scene, dana: str) -> None:
+async def test_only_one_of_two_connections_gets_an_envelope(scene: Scene, dana: str) -> None:
     async with listening(scene) as one, listening(scene, connections=2) as other:
         for number in range(4):
             await scene.do("messages", channel="dev", user=dana, text=str(number))

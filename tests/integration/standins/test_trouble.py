@@ -1,4 +1,4 @@
-"""What all stand-ins share: faults on demand, the control interface, and a state file that outlives its process."""
+"""Parts that all stand-ins share: faults on demand, the control interface, and a state file that survives a kill."""
 
 import asyncio
 import json
@@ -71,7 +71,7 @@ async def test_a_request_whose_answer_is_lost_is_carried_out(
     assert await add(client) == 200
 
 
-async def test_a_truncated_answer_promises_more_than_it_holds(
+async def test_a_truncated_answer_is_shorter_than_its_content_length(
     running: RunningServer, client: aiohttp.ClientSession
 ) -> None:
     running.application[FAULTS].add([ServerFault(kind="truncate")])
@@ -98,7 +98,7 @@ async def test_a_delayed_answer_comes_later(
     assert done(running) == 1
 
 
-async def test_a_delayed_answer_delays_no_other(running: RunningServer, client: aiohttp.ClientSession) -> None:
+async def test_a_delayed_answer_does_not_delay_others(running: RunningServer, client: aiohttp.ClientSession) -> None:
     running.application[FAULTS].add([ServerFault(kind="delay", path="/things", seconds=3600)])
     waiting = asyncio.create_task(add(client))
 
@@ -113,7 +113,7 @@ async def test_a_delayed_answer_delays_no_other(running: RunningServer, client: 
         await waiting
 
 
-async def test_faults_occur_as_often_and_where_they_were_ordered(
+async def test_faults_occur_as_often_and_for_the_paths_that_were_requested(
     running: RunningServer, client: aiohttp.ClientSession
 ) -> None:
     running.application[FAULTS].add([ServerFault(kind="refuse", method="POST", path="/thing*", times=2)])
@@ -127,7 +127,7 @@ def test_faults_occur_in_order_and_only_for_matching_requests() -> None:
     assert [fault.kind if fault else None for fault in met] == ["repeat", "reorder", "repeat", None]
 
 
-async def test_faults_can_be_ordered_and_inspected_from_outside(
+async def test_faults_can_be_requested_and_calls_inspected_over_http(
     running: RunningServer, client: aiohttp.ClientSession
 ) -> None:
     faults = [{"kind": "refuse", "status": 429, "path": "*", "times": 1}]
@@ -143,7 +143,7 @@ async def test_faults_can_be_ordered_and_inspected_from_outside(
     assert done(running) == 1
 
 
-def test_a_change_that_raises_is_forgotten(tmp_path: Path) -> None:
+def test_a_change_that_raises_an_error_is_not_stored(tmp_path: Path) -> None:
     state_file = StateFile(tmp_path / "state.json", {"things": ["one"]})
     with state_file.change("add"):
         state_file.next_number("thing")
@@ -189,7 +189,7 @@ async def read_json_line(process: asyncio.subprocess.Process) -> Any:
     return json.loads(await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS))
 
 
-async def test_a_state_file_killed_inside_a_change_does_not_know_of_it(tmp_path: Path) -> None:
+async def test_a_change_is_not_stored_if_its_process_is_killed_during_the_change(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     with StateFile(path, {"entries": []}).change("add") as state:
         state["entries"].append("before")
@@ -198,7 +198,7 @@ async def test_a_state_file_killed_inside_a_change_does_not_know_of_it(tmp_path:
     assert StateFile(path, {}).state == {"entries": ["before"]}
 
 
-async def test_a_state_file_killed_while_it_writes_is_whole(tmp_path: Path) -> None:
+async def test_a_state_file_is_complete_if_its_process_is_killed_while_it_writes(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     reported = 0
     for _ in range(3):

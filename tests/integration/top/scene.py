@@ -49,7 +49,7 @@ class TopUser:
         return "\n".join(strip.text for strip in self._strips)
 
     @property
-    def colours(self) -> set[ColorTriplet]:
+    def colors(self) -> set[ColorTriplet]:
         """Return every color on the screen."""
         styles = [segment.style for strip in self._strips for segment in strip if segment.style]
         return {colour.get_truecolor() for style in styles for colour in (style.color, style.bgcolor) if colour}

@@ -12,7 +12,7 @@ from kingdom.top.document_screen import DocumentScreen
 from tests.patience import PATIENCE_SECONDS
 
 
-async def test_new_lines_are_shown_as_they_come_until_the_user_scrolls_up_and_again_from_the_end_on() -> None:
+async def test_the_screen_follows_new_lines_except_while_the_user_has_scrolled_up() -> None:
     lines = [[Text(f"line {number}") for number in range(50)]]
 
     async def read() -> Sequence[RenderableType]:

@@ -52,7 +52,7 @@ async def keep(bus: Bus, *runs: Workflow, state: str = "") -> None:
             await transaction.put(record)
 
 
-async def test_hundreds_of_runs_are_looked_through_and_filtered(files: BackendUnderTest, tmp_path: Path) -> None:
+async def test_hundreds_of_runs_can_be_scrolled_and_filtered(files: BackendUnderTest, tmp_path: Path) -> None:
     async with files.open(REALM.topology, REALM.kinds) as bus:
         await keep(bus, *(a_run(number, WorkflowStatus.RUNNING) for number in range(299)))
         async with opened_top(files, tmp_path, size=(80, 24)) as anna:
@@ -138,7 +138,7 @@ async def make_unreadable(bus: Bus) -> None:
             await transaction.put(Record(kind=QUESTIONS.name, id=ask_id, state=QuestionStatus.OPEN, doc=doc))
 
 
-async def test_of_many_failed_runs_the_newest_are_shown_and_that_there_are_more(
+async def test_only_the_newest_of_many_failed_runs_are_shown_and_a_plus_sign(
     files: BackendUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kingdom.top.store_client._FAILED_MAX", 20)
@@ -230,7 +230,7 @@ def _database(backend: BackendUnderTest) -> str:
     return str(psycopg.conninfo.conninfo_to_dict(backend.place)["dbname"])
 
 
-async def test_the_screen_fits_a_small_and_a_large_terminal_and_needs_no_colours(
+async def test_the_screen_fits_a_small_and_a_large_terminal_and_needs_no_colors(
     files: BackendUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
@@ -241,8 +241,8 @@ async def test_the_screen_fits_a_small_and_a_large_terminal_and_needs_no_colours
         async with opened_top(files, tmp_path, size=(80, 24)) as anna:
             await anna.sees("FAILED", "today $", "q quit", "the reason is long the reason is long the reason")
             assert {len(line) for line in anna.text.splitlines()} == {80}
-            assert anna.colours
-            assert all(colour.red == colour.green == colour.blue for colour in anna.colours)
+            assert anna.colors
+            assert all(color.red == color.green == color.blue for color in anna.colors)
             await anna.pilot.resize_terminal(140, 40)
             await anna.until(lambda: {len(line) for line in anna.text.splitlines()} == {140})
             await anna.sees("the reason is long the reason is long the")

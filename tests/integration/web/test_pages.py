@@ -78,7 +78,7 @@ async def test_the_overview_shows_what_needs_a_person_and_what_is_at_work(site: 
     await fill_realm(site.bus)
     page = unescape((await look(site, "/")).text)
     assert "<h1>2 things need a person</h1>" in page
-    assert page.index("Needs you") < page.index("At work") < page.index("Ended")
+    assert page.index("Needs you") < page.index("Open runs") < page.index("Ended runs")
     assert page.count("Should prices without a currency default to EUR?") >= 2
     assert "the budget of $5.00 is used up" in page
     assert '<span class="badge" aria-label="2 open">2</span>' in page

@@ -14,7 +14,7 @@ from tests.integration.workflow.scene import Scene, opened
 async def scene(backend: BackendUnderTest) -> AsyncIterator[Scene]:
     """An engine running, two known repositories, no host."""
     async with opened(backend) as scene:
-        await scene.make_known("git-app", "git-lib")
+        await scene.register_repositories("git-app", "git-lib")
         yield scene
 
 

@@ -50,7 +50,7 @@ class Moment:
     sent: tuple[commands.HostCommand, ...]
     before: Workflow
     after: Workflow
-    # Who uses git-app and mcp-tools after it.
+    # The runs that use git-app and mcp-tools after the transaction.
     git_users: tuple[str, ...]
     server_users: tuple[str, ...]
 
@@ -168,9 +168,9 @@ async def record(backend: BackendUnderTest) -> History:
     """Return the history of all stories on a backend."""
     async with opened(backend, scene_class=RecordingScene) as scene:
         assert isinstance(scene, RecordingScene)
-        await scene.make_known(APP.git_id, LIB.git_id, DOCS.git_id)
+        await scene.register_repositories(APP.git_id, LIB.git_id, DOCS.git_id)
         for server in (TOOLS, MORE_TOOLS):
-            await scene.make_known_server(server.mcp_server_id)
+            await scene.register_server(server.mcp_server_id)
         await scene.start_host("host-a")
         await _record_ending_runs(scene)
         await _record_failures(scene)
@@ -254,7 +254,7 @@ async def _record_registry(scene: RecordingScene) -> None:
     bus = scene.bus
     git = Git(id="git-old", name="old", url="https://example.org/old.git")
     await scene.note("create_git", create_git(bus, git, actor=ANNA))
-    await scene.make_known_server("mcp-old")
+    await scene.register_server("mcp-old")
     old = GitRef(git_id="git-old", base_branch="main")
     server = McpServerRef(mcp_server_id="mcp-old")
     works = (work("only", task(), git_refs=(old,), mcp_server_refs=(server,)),)

@@ -85,13 +85,13 @@ class Scene:
         await self.settle()
         return host
 
-    async def make_known(self, *git_ids: str, checkpoint_remote: str = "") -> None:
+    async def register_repositories(self, *git_ids: str, checkpoint_remote: str = "") -> None:
         for git_id in git_ids:
             url = f"https://example.org/{git_id}.git"
             git = Git(id=git_id, name=git_id, url=url, checkpoint_remote=checkpoint_remote)
             await create_git(self.bus, git, actor=ANNA)
 
-    async def make_known_server(self, server_id: str) -> None:
+    async def register_server(self, server_id: str) -> None:
         server = McpServer(id=server_id, name=server_id, transport=McpTransport.STDIO, command=("serve",))
         await register_mcp_server(self.bus, server, actor=ANNA)
 

@@ -1,4 +1,4 @@
-"""A drained host ends its runs and gets no new ones."""
+"""A drained host keeps its runs until they end, and gets no new ones."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ async def test_a_drained_host_keeps_its_runs_and_gets_no_new_ones_until_it_is_un
     with pytest.raises(Transient, match="kingdom host undrain"):
         await lifecycle.start(scene.bus, run, actor=ANNA)
     assert (await scene.finish(kept)).status is WorkflowStatus.COMPLETED
-    # A restart does not undo it.
+    # A restart of the host does not undrain it.
     again = await scene.start_host("host-a")
     assert again.drained
     await scene.start_host("host-b")

@@ -238,7 +238,7 @@ def test_row_mcp_server_unregistered__its_references_leave_every_template(histor
     assert {"tpl-old", "like-before"} < set(updated)
 
 
-def test_every_answer_is_taken_by_the_stream_of_runs() -> None:
+def test_the_stream_of_runs_subscribes_to_every_answer() -> None:
     for kind in ANSWERS:
         assert TOPOLOGY.route(Envelope(type=kind.__name__)) == ("workflow",)
     assert set(ANSWERS) == {

@@ -1,4 +1,4 @@
-"""The engine measures the silence of hosts by its own clock, and a name belongs to one living host at a time."""
+"""The engine measures by its own clock how long a host is silent, and only one living host has a name at a time."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ from tests.contract.backends import BackendUnderTest
 from tests.integration.workflow.scene import LEASE, Scene
 from tests.patience import PATIENCE_SECONDS
 
-# A sixth of this number of seconds adds up exactly. A lease has six checks.
+# A lease has six checks. A sixth of this lease is a power of two, so that six of them add up exactly.
 SHORT = timedelta(seconds=6 / 128)
 LOOKS = 6
 
@@ -95,7 +95,7 @@ async def test_a_host_is_lost_after_a_full_lease_of_observed_silence(scene: Scen
     assert (await status(scene), await status(scene, "host-b")) == (HostStatus.LOST, HostStatus.UP)
 
 
-async def test_no_host_is_lost_because_the_store_was_away(scene: Scene) -> None:
+async def test_no_host_is_lost_because_the_store_was_unavailable(scene: Scene) -> None:
     host = await register_host(scene.bus, "host-a", 4, LEASE)
     watcher = Watcher(scene)
     for _ in range(4):
@@ -107,7 +107,7 @@ async def test_no_host_is_lost_because_the_store_was_away(scene: Scene) -> None:
     assert [await watcher.look() for _ in range(4)] == [[]] * 4
 
 
-async def test_a_second_host_of_a_name_is_refused_while_the_first_gives_signs_of_life(scene: Scene) -> None:
+async def test_a_second_host_of_a_name_is_refused_while_the_first_renews_its_lease(scene: Scene) -> None:
     first = await register_host(scene.bus, "box", 4, SHORT, machine="oak", directory="/srv/a", instance="one")
     bus: Any = CheckingBus(scene.bus, lambda _: renew_host(scene.bus, first, 0, SHORT))
     touched: list[Transaction] = []
@@ -121,11 +121,11 @@ async def test_a_second_host_of_a_name_is_refused_while_the_first_gives_signs_of
     assert await renew_host(scene.bus, first, 0, SHORT) is HostRenewal.RENEWED
 
 
-async def test_a_silent_host_of_the_same_name_is_replaced_with_a_warning(scene: Scene) -> None:
+async def test_a_silent_host_of_the_same_name_is_replaced(scene: Scene) -> None:
     first = await register_host(scene.bus, "box", 4, SHORT, instance="one")
     bus: Any = CheckingBus(scene.bus)
     second = await register_host(bus, "box", 4, SHORT, instance="two", clock=bus.clock)
-    # The engine checks before, during and after the lease.
+    # The registration checks before, during and after the lease.
     assert bus.count == 1 + LOOKS + 1
     assert (first.epoch, second.epoch) == (1, 2)
     assert await renew_host(scene.bus, first, 0, SHORT) is HostRenewal.REPLACED
@@ -157,21 +157,21 @@ class CheckingBus:
         await self._behind(self.count)
 
 
-async def test_a_host_that_speaks_in_the_last_moment_keeps_its_name(scene: Scene) -> None:
+async def test_a_host_that_renews_at_the_last_moment_keeps_its_name(scene: Scene) -> None:
     first = await register_host(scene.bus, "box", 4, SHORT, instance="one")
 
-    async def speak_at_last(looks: int) -> None:
+    async def renew_at_last(looks: int) -> None:
         if looks > LOOKS:
             await renew_host(scene.bus, first, 0, SHORT)
 
-    bus: Any = CheckingBus(scene.bus, speak_at_last)
+    bus: Any = CheckingBus(scene.bus, renew_at_last)
     with pytest.raises(Misconfigured, match="another host named box runs"):
         await register_host(bus, "box", 4, SHORT, instance="two", clock=bus.clock)
     assert bus.count > 1 + LOOKS
     assert await renew_host(scene.bus, first, 0, SHORT) is HostRenewal.RENEWED
 
 
-async def test_the_same_host_again_and_one_after_a_lost_one_do_not_wait(scene: Scene) -> None:
+async def test_a_restarted_host_and_the_successor_of_a_lost_host_register_without_waiting(scene: Scene) -> None:
     await register_host(scene.bus, "box", 4, LEASE, instance="one")
     again = await asyncio.wait_for(register_host(scene.bus, "box", 4, LEASE, instance="one"), PATIENCE_SECONDS)
     await retire_host(scene.bus, again)
@@ -179,7 +179,7 @@ async def test_the_same_host_again_and_one_after_a_lost_one_do_not_wait(scene: S
     assert (again.epoch, other.epoch) == (2, 3)
 
 
-async def test_the_first_action_is_stored_with_the_registration_or_not_at_all(scene: Scene) -> None:
+async def test_the_first_action_of_a_host_is_stored_with_its_registration_or_not_at_all(scene: Scene) -> None:
     async def note(transaction: Transaction) -> None:
         await transaction.append(LogEntry(type="Noted", actor="box"))
 
@@ -195,7 +195,7 @@ async def test_the_first_action_is_stored_with_the_registration_or_not_at_all(sc
     assert {"Noted", "HostRegistered"}.isdisjoint(before)
 
 
-async def test_a_request_to_a_silent_host_continues_once_the_host_counts_as_lost(scene: Scene) -> None:
+async def test_a_registration_under_the_name_of_a_silent_host_ends_when_the_host_counts_as_lost(scene: Scene) -> None:
     first = await register_host(scene.bus, "box", 4, SHORT, instance="one")
 
     async def retire_it(looks: int) -> None:
@@ -218,7 +218,7 @@ async def test_a_lease_shows_whether_it_was_renewed_lost_or_taken_over(scene: Sc
 
 
 @pytest.mark.parametrize("error", [Transient("away"), RuntimeError("a bug")], ids=["expected", "unexpected"])
-async def test_the_watch_continues_after_any_error(scene: Scene, error: Exception) -> None:
+async def test_the_check_of_hosts_continues_after_any_error(scene: Scene, error: Exception) -> None:
     await register_host(scene.bus, "host-a", 4, timedelta(0))
     bus: Any = Broken(scene.bus, error, 4)
     watching = asyncio.create_task(run_timers(bus, timedelta(seconds=0.02)))
@@ -234,7 +234,7 @@ async def test_the_watch_continues_after_any_error(scene: Scene, error: Exceptio
     assert bus.left == 0
 
 
-async def test_a_lost_host_is_forgotten_in_the_end_and_one_that_came_back_is_not(backend: BackendUnderTest) -> None:
+async def test_the_record_of_a_lost_host_expires_unless_the_host_registers_again(backend: BackendUnderTest) -> None:
     application = engine()
     kinds = [replace(kind, retention=timedelta(0)) if kind is HOSTS else kind for kind in application.kinds]
     async with backend.open(application.topology, kinds) as bus:

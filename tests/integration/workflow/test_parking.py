@@ -46,7 +46,7 @@ async def test_a_parked_run_continues_in_its_session_when_its_time_has_come(scen
     assert [entry.actor for entry in resumed] == ["engine"]
 
 
-async def test_before_its_time_a_parked_run_is_left_alone(scene: Scene) -> None:
+async def test_a_parked_run_is_not_resumed_before_its_time(scene: Scene) -> None:
     await scene.start_host("host-a")
     run = await parked(scene, timedelta(hours=1))
     assert await lifecycle.resume_parked_runs(scene.bus) == []
@@ -69,7 +69,7 @@ async def test_a_parked_run_without_any_host_is_tried_again(scene: Scene) -> Non
     assert await lifecycle.resume_parked_runs(scene.bus) == [run]
 
 
-async def test_a_page_of_runs_that_cannot_continue_does_not_hide_the_others(scene: Scene) -> None:
+async def test_a_parked_run_after_a_page_of_unreadable_runs_is_resumed_by_the_next_call(scene: Scene) -> None:
     await scene.start_host("host-a")
     run = await parked(scene, timedelta(seconds=-1))
     long_ago = utc_now() - timedelta(hours=1)
@@ -81,9 +81,9 @@ async def test_a_page_of_runs_that_cannot_continue_does_not_hide_the_others(scen
     assert await lifecycle.resume_parked_runs(scene.bus) == [run]
 
 
-async def test_parked_events_are_known_to_later_processes(backend: BackendUnderTest) -> None:
+async def test_a_parked_run_is_resumed_by_a_later_process(backend: BackendUnderTest) -> None:
     async with opened(backend) as scene:
-        await scene.make_known("git-app", "git-lib")
+        await scene.register_repositories("git-app", "git-lib")
         await scene.start_host("host-a")
         run = await parked(scene, timedelta(seconds=-1))
     async with opened(backend) as scene:

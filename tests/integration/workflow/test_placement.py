@@ -43,9 +43,9 @@ async def lose(scene: Scene, host: Host) -> None:
 
 
 async def in_second_work(scene: Scene, ref: GitRef) -> str:
-    """Return a run with one checkpoint whose second Work is with its agent."""
+    """Return a run with one checkpoint, whose agent works on its second Work."""
     if ref is SAFE:
-        await scene.make_known(SAFE.git_id, checkpoint_remote="origin")
+        await scene.register_repositories(SAFE.git_id, checkpoint_remote="origin")
     run = await scene.create_run(template(*WORKS, git_refs=(ref,)))
     await lifecycle.start(scene.bus, run, actor=ANNA)
     await scene.settle()
@@ -69,7 +69,7 @@ async def test_a_renewal_reports_how_busy_a_host_is_and_keeps_it_up(scene: Scene
     assert (await hosts(scene))["host-a"].busy == 3
 
 
-async def test_a_host_that_retires_is_lost_at_once_and_an_earlier_one_cannot_retire_it(scene: Scene) -> None:
+async def test_a_host_that_retires_is_lost_at_once_unless_it_has_registered_again(scene: Scene) -> None:
     first = await register_host(scene.bus, "host-a", 4, LEASE)
     second = await register_host(scene.bus, "host-a", 4, LEASE)
     await retire_host(scene.bus, first)
@@ -81,7 +81,7 @@ async def test_a_host_that_retires_is_lost_at_once_and_an_earlier_one_cannot_ret
 
 
 @pytest.mark.both_stores
-async def test_a_stopped_host_is_lost_once_with_several_engines(backend: BackendUnderTest) -> None:
+async def test_a_host_with_an_expired_lease_is_lost_once_with_several_engines(backend: BackendUnderTest) -> None:
     async with opened(backend, engines=2) as scene, opened(backend) as other:
         for number in range(5):
             await register_host(scene.bus, f"host-{number}", 4, OVER)
@@ -169,7 +169,7 @@ async def test_an_answer_about_a_missing_run_is_logged_as_ignored(scene: Scene) 
     assert entry.data["ignored"].startswith("there is no workflow 'wf-none'")
 
 
-async def test_runs_stranded_on_a_lost_host_continue_with_the_next_that_registers(scene: Scene) -> None:
+async def test_only_runs_with_pushed_checkpoints_continue_on_the_next_host_that_registers(scene: Scene) -> None:
     lost = await scene.start_host("host-a")
     safe = await in_second_work(scene, SAFE)
     bound = await in_second_work(scene, APP)
@@ -183,7 +183,7 @@ async def test_runs_stranded_on_a_lost_host_continue_with_the_next_that_register
     assert (await scene.finish(safe)).status is WorkflowStatus.COMPLETED
 
 
-async def test_a_stopped_run_stays_with_its_lost_host_and_is_resumed_elsewhere(scene: Scene) -> None:
+async def test_a_paused_run_stays_with_its_lost_host_and_can_be_resumed_elsewhere(scene: Scene) -> None:
     lost = await scene.start_host("host-a")
     run = await in_second_work(scene, SAFE)
     await lifecycle.pause(scene.bus, run, actor=ANNA)
@@ -201,7 +201,7 @@ async def test_a_stopped_run_stays_with_its_lost_host_and_is_resumed_elsewhere(s
     assert (await scene.finish(run)).status is WorkflowStatus.COMPLETED
 
 
-async def test_a_stopped_run_is_left_alone_when_its_host_restarts(scene: Scene) -> None:
+async def test_a_paused_run_does_not_change_when_its_host_restarts(scene: Scene) -> None:
     await scene.start_host("host-a")
     run = await in_second_work(scene, APP)
     await lifecycle.pause(scene.bus, run, actor=ANNA)
@@ -241,11 +241,11 @@ async def test_a_running_run_of_a_lost_host_cannot_be_started_again(scene: Scene
     await lose(scene, lost)
     before = await scene.show(run)
     # A host that is up, but not known to the engine yet.
-    unheard = Record(
+    unknown = Record(
         kind=HOSTS.name, id="host-b", state="UP", doc=msgspec.to_builtins(Host(id="host-b", epoch=1, slots=4))
     )
     async with scene.bus.transaction() as transaction:
-        await transaction.put(unheard)
+        await transaction.put(unknown)
     with pytest.raises(IllegalTransition, match="RUNNING: cannot start it"):
         await lifecycle.start(scene.bus, run, actor=ANNA)
     assert await scene.show(run) == before
@@ -285,7 +285,7 @@ async def test_a_request_to_a_run_of_a_lost_host_takes_effect_at_once(
 @pytest.mark.parametrize(
     ("use_case", "end"), [(lifecycle.cancel, WorkflowStatus.CANCELLED), (lifecycle.pause, WorkflowStatus.PAUSED)]
 )
-async def test_a_request_to_a_run_takes_effect_with_the_loss_of_its_host(
+async def test_a_pending_request_to_a_run_takes_effect_when_its_host_is_lost(
     scene: Scene, use_case: Any, end: WorkflowStatus
 ) -> None:
     lost = await scene.start_host("host-a")
@@ -308,7 +308,7 @@ async def test_a_new_run_is_not_given_to_a_lost_host(scene: Scene) -> None:
     assert started.placement == Placement(host="host-b", epoch=1)
 
 
-async def test_all_runs_of_a_lost_host_find_another_however_many(scene: Scene) -> None:
+async def test_all_runs_of_a_lost_host_are_placed_again_however_many_there_are(scene: Scene) -> None:
     lost = await scene.start_host("host-a", slots=200)
     runs = [await scene.create_run(template(work("only", task()), git_refs=(APP,))) for _ in range(110)]
     await asyncio.gather(*(lifecycle.prepare(scene.bus, run, actor=ANNA) for run in runs))

@@ -41,7 +41,7 @@ REGISTER: dict[str, Register] = {
 
 async def running(scene: Scene) -> str:
     """Return a run that has git-app and the MCP server in use."""
-    await scene.make_known_server("tools")
+    await scene.register_server("tools")
     await scene.start_host()
     run = await scene.create_run(SMALL)
     await lifecycle.start(scene.bus, run, actor=ANNA)
@@ -78,14 +78,14 @@ async def test_a_taken_id_is_refused_with_what_to_do(scene: Scene, kind: str) ->
 
 
 @pytest.mark.parametrize("name", ["", "App", "a b", "-a", "../etc", "a/b", "ä", "a" * 61, "a\n"])
-async def test_an_id_that_is_no_slug_is_refused(scene: Scene, name: str) -> None:
+async def test_an_invalid_id_is_refused(scene: Scene, name: str) -> None:
     with pytest.raises(Misconfigured, match="cannot be the id of a git: use 1 to 60 lower-case letters"):
         await registry.create_git(scene.bus, git(name), actor=ANNA)
     assert len(await registry.list_gits(scene.bus)) == 2
 
 
 @pytest.mark.parametrize("name", ["a", "7", "a.b-c_d", "a" * 60])
-async def test_a_slug_is_an_id(scene: Scene, name: str) -> None:
+async def test_a_valid_id_is_accepted(scene: Scene, name: str) -> None:
     await registry.create_git(scene.bus, git(name), actor=ANNA)
     assert (await registry.show_git(scene.bus, name))[0].id == name
 
@@ -113,7 +113,7 @@ async def test_a_run_uses_what_it_was_started_with_until_it_ends(scene: Scene) -
     assert (await registry.unregister_mcp_server(scene.bus, "tools", actor=ANNA)).deleted
 
 
-async def test_a_deleted_git_is_listed_no_more_and_leaves_all_templates(scene: Scene) -> None:
+async def test_a_deleted_git_is_no_longer_listed_and_is_removed_from_all_templates(scene: Scene) -> None:
     await create_template(scene.bus, template(), actor=ANNA)
     await registry.delete_git(scene.bus, "git-app", actor=ANNA)
     await scene.settle()
@@ -124,8 +124,8 @@ async def test_a_deleted_git_is_listed_no_more_and_leaves_all_templates(scene: S
         await registry.delete_git(scene.bus, "git-app", actor=ANNA)
 
 
-async def test_an_unregistered_mcp_server_leaves_all_templates(scene: Scene) -> None:
-    await scene.make_known_server("tools")
+async def test_an_unregistered_mcp_server_is_removed_from_all_templates(scene: Scene) -> None:
+    await scene.register_server("tools")
     await create_template(scene.bus, SMALL, actor=ANNA)
     await registry.unregister_mcp_server(scene.bus, "tools", actor=ANNA)
     await scene.settle()
@@ -168,7 +168,7 @@ async def leave_in_deletion(scene: Scene, git_id: str) -> None:
 
 async def test_starting_runs_only_read_shared_resources_so_many_can_start_at_once(scene: Scene) -> None:
     await scene.start_host()
-    await scene.make_known_server("tools")
+    await scene.register_server("tools")
     run = await scene.create_run(SMALL)
 
     async def stored() -> list[Record | None]:
@@ -196,14 +196,14 @@ async def test_a_git_in_deletion_is_listed_and_gets_no_new_users(scene: Scene) -
         await create_template(scene.bus, template(), actor=ANNA)
 
 
-async def test_a_deletion_that_was_cut_off_is_finished_by_the_next_one(scene: Scene) -> None:
+async def test_an_interrupted_deletion_is_finished_by_the_next_deletion(scene: Scene) -> None:
     await leave_in_deletion(scene, "git-app")
     assert (await registry.delete_git(scene.bus, "git-app", actor=ANNA)).deleted
     shown, _ = await registry.show_git(scene.bus, "git-app")
     assert (shown.deleted, shown.deleting) == (True, False)
 
 
-async def test_a_git_whose_deletion_was_cut_off_may_be_created_again(scene: Scene) -> None:
+async def test_a_git_whose_deletion_was_interrupted_may_be_created_again(scene: Scene) -> None:
     await leave_in_deletion(scene, "git-app")
     await registry.create_git(scene.bus, git("git-app"), actor=ANNA)
     assert (await registry.show_git(scene.bus, "git-app"))[0] == git("git-app")
@@ -238,7 +238,7 @@ class Gated:
                 await self._before_commit()
 
 
-async def test_a_start_that_is_stored_while_its_git_goes_gets_the_git_back(scene: Scene) -> None:
+async def test_a_deletion_is_undone_if_a_run_that_uses_the_git_starts_meanwhile(scene: Scene) -> None:
     await scene.start_host()
     run = await scene.create_run(template(work("only", task()), git_refs=(APP,)))
     has_read, may_commit = asyncio.Event(), asyncio.Event()
@@ -273,7 +273,7 @@ async def test_users_are_found_among_more_runs_than_one_page_holds(scene: Scene)
     assert (await registry.show_git(scene.bus, "git-app"))[1].workflows == (run,)
 
 
-async def test_a_deletion_that_is_acted_on_late_leaves_the_templates_of_a_git_made_again_alone(scene: Scene) -> None:
+async def test_a_late_deletion_event_does_not_change_templates_of_a_git_that_was_created_again(scene: Scene) -> None:
     await registry.create_git(scene.bus, git("app"), actor=ANNA)
     await registry.delete_git(scene.bus, "app", actor=ANNA)
     await registry.create_git(scene.bus, git("app"), actor=ANNA)

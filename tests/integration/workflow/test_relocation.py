@@ -1,4 +1,4 @@
-"""How the runs of lost hosts are moved: no more than the slots, no healthy run, and none twice."""
+"""How the runs of lost hosts are moved: only as many as there are slots, no run of a healthy host, and no run twice."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -21,7 +21,7 @@ MORE_THAN_AT_ONCE = 205
 
 
 async def preparing(scene: Scene, count: int) -> list[str]:
-    """Return runs whose checkouts are being made."""
+    """Return runs whose checkouts are being prepared."""
     runs = [await scene.create_run(SMALL) for _ in range(count)]
     for run in runs:
         await lifecycle.prepare(scene.bus, run, actor=ANNA)
@@ -88,7 +88,7 @@ async def test_a_loss_that_is_noticed_after_the_host_restarted_interrupts_nothin
     assert (await scene.show(run)).placement == Placement(host="host-a", epoch=1)
 
 
-async def test_a_host_owns_its_runs_only_until_they_end(scene: Scene) -> None:
+async def test_a_run_is_indexed_by_its_host_only_until_it_ends(scene: Scene) -> None:
     await scene.start_host("host-a")
     [run] = await preparing(scene, 1)
     assert (await stored(scene, run)).indexed == {"host": "host-a"}
@@ -121,7 +121,7 @@ async def test_the_last_of_very_many_runs_continues_when_its_host_restarts(scene
     scene.pick(run, commands.PrepareResources)
 
 
-async def test_an_unreadable_run_does_not_keep_others_from_continuing(scene: Scene) -> None:
+async def test_an_unreadable_run_does_not_prevent_others_from_continuing(scene: Scene) -> None:
     await scene.start_host("host-a")
     [run] = await preparing(scene, 1)
     await put_copies(scene, run, 1, status="NONSENSE")

@@ -1,4 +1,4 @@
-"""Templates in the store: written, made from runs, changed and deleted, with references that are known."""
+"""Templates in the store: created, made from runs, changed and deleted. All their references must be registered."""
 
 import asyncio
 
@@ -38,7 +38,7 @@ async def test_a_template_is_stored_as_it_was_written(scene: Scene) -> None:
     assert await logged_about(scene, "tpl") == [("WorkflowTemplateCreated", "bob")]
 
 
-async def test_a_git_without_a_branch_is_meant_with_its_default_branch(scene: Scene) -> None:
+async def test_a_reference_without_a_branch_uses_the_default_branch_of_its_git(scene: Scene) -> None:
     docs = Git(id="docs", name="docs", url="https://example.org/docs.git", default_branch="trunk")
     await registry.create_git(scene.bus, docs, actor=ANNA)
     somehow = GitRef(git_id="docs", base_branch="")
@@ -49,7 +49,7 @@ async def test_a_git_without_a_branch_is_meant_with_its_default_branch(scene: Sc
     assert await show_template(scene.bus, "tpl") == stored
 
 
-async def test_a_template_that_refers_to_an_unknown_git_is_refused_with_what_makes_it_known(scene: Scene) -> None:
+async def test_a_template_with_an_unknown_git_is_refused_with_the_command_that_registers_it(scene: Scene) -> None:
     with pytest.raises(
         NotFound,
         match="template tpl refers to git 'ghost', which is not registered: register it with `kingdom git create g",
@@ -74,7 +74,7 @@ async def test_a_template_that_refers_to_a_deleted_git_or_an_unknown_server_is_r
     assert await list_templates(scene.bus) == []
 
 
-async def test_a_taken_or_unfit_id_is_refused(scene: Scene) -> None:
+async def test_a_taken_or_invalid_id_is_refused(scene: Scene) -> None:
     await create_template(scene.bus, template(), actor=ANNA)
     with pytest.raises(IllegalTransition, match=r"template tpl is ACTIVE: .*; allowed now: delete, show, update"):
         await create_template(scene.bus, template(), actor=ANNA)
@@ -107,7 +107,7 @@ async def test_a_deleted_template_cannot_be_used_but_its_id_can(scene: Scene) ->
     assert await show_template(scene.bus, "tpl") == again
 
 
-async def test_a_template_from_a_run_has_what_the_run_has_by_now(scene: Scene) -> None:
+async def test_a_template_from_a_run_has_the_current_definition_of_the_run(scene: Scene) -> None:
     await create_template(scene.bus, template(), actor=ANNA)
     run = await lifecycle.create(scene.bus, "tpl", actor=ANNA)
     await lifecycle.modify(scene.bus, run.id, Modification(git_refs=(LIB,)), actor=ANNA)

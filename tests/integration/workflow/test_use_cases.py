@@ -147,7 +147,7 @@ async def test_cancelling_interrupts_and_ends_once_the_host_confirms(scene: Scen
 
 async def test_modifying_changes_what_has_not_started(scene: Scene) -> None:
     run = await running(scene)
-    await scene.make_known_server("mcp-tools")
+    await scene.register_server("mcp-tools")
     refs = (McpServerRef(mcp_server_id="mcp-tools"),)
     await lifecycle.modify(scene.bus, run, Modification(mcp_server_refs=refs), actor=ANNA)
     assert (await scene.show(run)).mcp_server_refs == refs
@@ -163,7 +163,7 @@ async def test_releasing_an_ended_run_removes_its_checkouts(scene: Scene) -> Non
     assert {tree.status for tree in (await scene.show(run)).work_trees} == {WorkTreeStatus.RELEASED}
 
 
-async def test_a_deleted_run_is_gone_for_its_users_with_its_checkouts(scene: Scene) -> None:
+async def test_deleting_a_run_marks_it_as_deleted_and_releases_its_checkouts(scene: Scene) -> None:
     run = await completed(scene)
     await lifecycle.delete(scene.bus, run, actor=ANNA)
     await scene.settle()
@@ -178,7 +178,7 @@ async def test_a_deleted_run_is_gone_for_its_users_with_its_checkouts(scene: Sce
         await lifecycle.delete(scene.bus, run, actor=ANNA)
 
 
-async def test_a_missing_item_is_not_found(scene: Scene) -> None:
+async def test_a_missing_run_or_template_is_reported_as_not_found(scene: Scene) -> None:
     for use_case in USE_CASES.values():
         with pytest.raises(NotFound, match="there is no workflow 'wf-none': see `kingdom workflow list`"):
             await use_case(scene.bus, "wf-none")
@@ -224,13 +224,13 @@ async def test_without_a_host_nothing_begins_and_nothing_changes(scene: Scene, u
 
 async def test_a_run_of_an_unknown_repository_is_not_found(scene: Scene) -> None:
     await scene.start_host()
-    haunted = template(work("only", task()), id="tpl-haunted", git_refs=(GHOST,))
-    await run_transaction(scene.bus, lambda transaction: save_resource(transaction, haunted, None))
+    unregistered = template(work("only", task()), id="tpl-unregistered", git_refs=(GHOST,))
+    await run_transaction(scene.bus, lambda transaction: save_resource(transaction, unregistered, None))
     with pytest.raises(NotFound, match="there is no git 'git-ghost': register it with `kingdom git create`"):
-        await lifecycle.create(scene.bus, "tpl-haunted", actor=ANNA)
+        await lifecycle.create(scene.bus, "tpl-unregistered", actor=ANNA)
 
 
-async def test_a_run_cannot_take_an_unknown_repository_while_it_uses_its_own(scene: Scene) -> None:
+async def test_a_run_cannot_be_modified_to_use_an_unknown_repository(scene: Scene) -> None:
     run = await running(scene)
     before = await scene.show(run)
     with pytest.raises(NotFound, match="there is no git 'git-ghost'"):
@@ -258,11 +258,11 @@ async def test_a_repository_is_kept_while_a_run_uses_it_and_free_after_its_end(s
 
 
 @pytest.mark.both_stores
-async def test_a_repository_that_is_deleted_while_a_run_starts_is_kept_for_it_or_refused_to_it(scene: Scene) -> None:
+async def test_a_start_and_a_concurrent_deletion_of_its_repository_leave_a_consistent_state(scene: Scene) -> None:
     await scene.start_host()
     for number in range(10):
         ref = GitRef(git_id=f"git-{number}", base_branch="main")
-        await scene.make_known(ref.git_id)
+        await scene.register_repositories(ref.git_id)
         run = await scene.create_run(template(work("only", task()), git_refs=(ref,)))
         doings = (lifecycle.start(scene.bus, run, actor=ANNA), delete_git(scene.bus, ref.git_id, actor=ANNA))
         started, deleted = await asyncio.gather(*doings, return_exceptions=True)
@@ -273,7 +273,7 @@ async def test_a_repository_that_is_deleted_while_a_run_starts_is_kept_for_it_or
         elif isinstance(deleted, IllegalTransition):
             assert (git.deleted, users.workflows) == (False, (run,))
         else:
-            # It was stored after the last check of the deletion, and fails when its host uses the deleted resource.
+            # The start was stored after the last check of the deletion. The run fails when its host uses the git.
             assert isinstance(started, Workflow)
             assert isinstance(deleted, Git)
             assert git.deleted
@@ -325,7 +325,7 @@ async def test_five_concurrent_cancels_of_an_unstarted_run_end_it_once(scene: Sc
 
 
 async def fall_due(scene: Scene, run: str) -> timedelta:
-    """Make the release of a run's checkouts due now, and return how long that would have taken."""
+    """Make the release of a run's checkouts due now, and return how long it would still have had to wait."""
     async with scene.bus.transaction() as transaction:
         record = await transaction.get(WORKFLOWS.name, run)
         assert record
@@ -349,7 +349,7 @@ async def test_a_checkout_that_could_not_be_removed_is_tried_again_a_day_later(s
     assert await lifecycle.release_old_checkouts(scene.bus) == []
 
 
-async def test_a_run_whose_checkouts_cannot_be_released_does_not_keep_others_from_it(scene: Scene) -> None:
+async def test_a_run_whose_checkouts_cannot_be_released_does_not_prevent_other_releases(scene: Scene) -> None:
     broken, run = await completed(scene), await completed(scene)
     for due in (broken, run):
         await fall_due(scene, due)
@@ -361,7 +361,7 @@ async def test_a_run_whose_checkouts_cannot_be_released_does_not_keep_others_fro
 
 
 async def test_no_secret_of_a_run_is_logged_or_sent(scene: Scene) -> None:
-    await scene.make_known_server("mcp-tools")
+    await scene.register_server("mcp-tools")
     run = await running(scene)
     refs = (McpServerRef(mcp_server_id="mcp-tools", env={"TOKEN": "s3cr3t"}),)
     await lifecycle.modify(scene.bus, run, Modification(mcp_server_refs=refs), actor=ANNA)

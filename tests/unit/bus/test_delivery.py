@@ -10,7 +10,7 @@ from tests.unit.bus.deliveries import delivery
     ("crashes", "suspect", "lost_alone"),
     [(0, False, 0), (1, True, 0), (2, True, 1), (3, True, 2), (4, True, 3)],
 )
-def test_a_lease_lost_with_others_makes_a_suspect_and_only_lonely_losses_count(
+def test_an_event_is_suspect_after_one_lost_lease_and_only_later_losses_count(
     crashes: int, *, suspect: bool, lost_alone: int
 ) -> None:
     found = delivery(crash_count=crashes)
@@ -18,7 +18,7 @@ def test_a_lease_lost_with_others_makes_a_suspect_and_only_lonely_losses_count(
 
 
 @given(st.integers(0, 10), st.integers(1, 30), st.integers(1, 20))
-def test_quarantine_is_for_three_lonely_losses_or_attempts_beyond_the_last(
+def test_an_event_is_quarantined_after_three_leases_lost_alone_or_too_many_attempts(
     crashes: int, attempt: int, max_attempts: int
 ) -> None:
     verdict = delivery(crash_count=crashes, attempt=attempt, max_attempts=max_attempts).quarantine()

@@ -98,7 +98,7 @@ def test_a_value_that_is_not_an_object_is_refused(wire: Any) -> None:
 @pytest.mark.parametrize(
     "field", ["type", "trace_id", "owner_id", "stream", "partition_key", "aggregate_type", "aggregate_id"]
 )
-def test_a_nul_character_is_refused_where_it_could_not_be_stored(field: str) -> None:
+def test_a_nul_character_in_a_header_is_refused(field: str) -> None:
     with pytest.raises(MalformedEvent, match="NUL"):
         msgspec.structs.replace(Envelope(type="A"), **{field: "a\x00b"})
 
@@ -115,7 +115,7 @@ def test_an_attribute_may_not_hide_a_header(name: str) -> None:
         Envelope(type="A", attributes={name: "x"})
 
 
-def test_the_short_form_is_enough() -> None:
+def test_an_envelope_needs_only_a_type() -> None:
     envelope = Envelope.from_wire({"type": "A"})
     assert (envelope.type, envelope.schema_version, envelope.payload, envelope.stream) == ("A", 1, {}, None)
     assert envelope.event_id.version == 7
@@ -138,7 +138,7 @@ def test_an_envelope_cannot_be_changed() -> None:
         envelope.type = "B"  # type: ignore[misc]
 
 
-def test_log_lines_carry_the_six_fields_of_the_source_document() -> None:
+def test_log_lines_have_the_six_documented_fields() -> None:
     event_id = new_event_id()
     envelope = Envelope(type="A", event_id=event_id, trace_id="t", stream="s", aggregate_type="order", aggregate_id="7")
     assert envelope.log_fields() == {

@@ -21,7 +21,7 @@ def expected(status: int) -> CallResult:
     return Acked({"id": 1}) if status < 300 else Rejected(reason)
 
 
-def test_every_status_has_its_meaning() -> None:
+def test_every_status_is_classified() -> None:
     statuses = range(100, 600)
     assert {s: classify_response(s, {}, {"id": 1}) for s in statuses} == {s: expected(s) for s in statuses}
 
@@ -39,7 +39,7 @@ def test_a_wait_until_a_date_is_read() -> None:
     assert in_an_hour - datetime.now(UTC) <= wait <= in_an_hour - before
 
 
-def test_a_wait_beyond_all_reason_is_cut() -> None:
+def test_a_wait_longer_than_thirty_days_is_shortened() -> None:
     assert retry_after({"retry-after": "9" * 30}) == timedelta(days=30)
 
 
@@ -52,7 +52,7 @@ def test_a_date_without_a_zone_is_taken_for_utc() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "soon", "-5", "1.5", "²", "Wed, 99 Oct 2015 07:28:00 GMT"])
-def test_an_unreadable_file_asks_for_nothing(value: str) -> None:
+def test_an_unreadable_wait_is_ignored(value: str) -> None:
     assert retry_after({"retry-after": value}) is None
     assert classify_response(429, {"retry-after": value}) == Throttled(None, "HTTP 429")
 

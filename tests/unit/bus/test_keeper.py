@@ -135,7 +135,7 @@ def test_a_lease_that_the_store_does_not_know_any_more_is_lost() -> None:
     assert all(2 not in leases for leases in store.asked[asked:])
 
 
-def test_an_outage_of_the_store_within_the_lease_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_of_the_store_within_the_lease_loses_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping_leases, "_PAUSE_SECONDS", 0.01)
     store = Store()
     store.reachable = False
@@ -189,7 +189,7 @@ def test_a_lease_whose_handler_is_far_beyond_its_deadline_is_given_up() -> None:
     assert store.asked == []
 
 
-def test_a_deadline_that_has_just_passed_is_left_to_the_loop() -> None:
+def test_a_handler_is_overdue_only_a_second_after_its_deadline() -> None:
     held = lease(1)
     held.deadlines = {10: 100.0}
     assert not held.is_overdue(100.9)

@@ -35,7 +35,7 @@ def test_an_effect_begins_prepared_and_is_not_stored_yet() -> None:
     assert not ledger.must_reconcile
 
 
-def test_sent_is_recorded_under_the_fence_of_its_delivery_and_must_be_reconciled_by_the_next() -> None:
+def test_a_sent_attempt_has_the_fence_of_its_delivery_and_must_be_reconciled() -> None:
     ledger = opened().record_sent(7)
     assert entries(ledger) == [(1, "SENT")]
     assert ledger.latest.fence == 7
@@ -83,7 +83,7 @@ def test_accepted_waits_for_an_event_and_is_closed_by_it() -> None:
 
 
 @pytest.mark.parametrize("idempotency", EVERY_IDEMPOTENCY)
-def test_throttled_by_its_own_sender_opens_the_next_attempt_with_a_fresh_identifier(idempotency: Idempotency) -> None:
+def test_a_throttled_call_opens_the_next_attempt_with_a_new_identifier(idempotency: Idempotency) -> None:
     ledger = opened().record_sent(1).record_result(LATER, idempotency)
     assert entries(ledger) == [(1, "THROTTLED"), (2, "PREPARED")]
     assert ledger.document.attempts[0].note == "HTTP 429"
@@ -114,7 +114,7 @@ def test_absence_does_not_allow_a_second_call_without_idempotency() -> None:
     assert opened().record_sent(1).prepare_resend(2, Idempotency.NOTHING) is None
 
 
-def test_absent_keeps_the_identifier_where_the_target_dedups_it() -> None:
+def test_an_absent_call_keeps_its_identifier_if_the_target_deduplicates_by_it() -> None:
     ledger = opened().record_sent(1).prepare_resend(2, Idempotency.IDENTIFIER)
     assert ledger is not None
     assert entries(ledger) == [(1, "UNKNOWN"), (2, "PREPARED")]
@@ -131,7 +131,7 @@ def test_an_absent_call_takes_a_new_identifier_if_the_target_checks_the_fence() 
 
 
 @pytest.mark.parametrize("fence", [4, 5])
-def test_absent_proves_nothing_under_a_fence_that_does_not_shut_the_sender_out(fence: int) -> None:
+def test_an_absent_call_is_not_sent_again_without_a_higher_fence(fence: int) -> None:
     assert opened().record_sent(5).prepare_resend(fence, Idempotency.FENCE) is None
 
 
@@ -146,13 +146,13 @@ def test_absence_counts_only_after_the_time_limit_and_only_for_a_later_sender() 
     assert len(set(identifiers(again))) == 2
 
 
-def test_only_a_target_that_is_judged_by_time_is_waited_for() -> None:
+def test_only_a_target_with_idempotency_by_time_is_waited_for() -> None:
     ledger = opened().record_sent(5, NOON)
     for idempotency in set(Idempotency) - {Idempotency.TIME}:
         assert ledger.remaining_wait(Target(name="other", idempotency=idempotency), NOON) is None
 
 
-def test_an_inherited_identifier_is_kept_when_throttled_as_its_first_sender_may_still_wake_up() -> None:
+def test_an_inherited_identifier_is_kept_when_throttled_because_its_first_sender_may_still_use_it() -> None:
     inherited = opened().record_sent(1).prepare_resend(2, Idempotency.IDENTIFIER)
     assert inherited is not None
     ledger = inherited.record_sent(2).record_result(LATER, Idempotency.IDENTIFIER)
@@ -174,7 +174,7 @@ def test_the_kind_declares_every_state_and_what_is_final() -> None:
     assert EFFECTS.retention is not None
 
 
-def test_of_a_target_that_is_away_for_long_the_first_and_the_newest_attempts_are_kept() -> None:
+def test_a_ledger_keeps_only_its_first_and_its_newest_attempts() -> None:
     ledger = opened()
     for fence in range(1, 1441):
         ledger = ledger.record_sent(fence, NOON).record_result(LATER, Idempotency.IDENTIFIER)

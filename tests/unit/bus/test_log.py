@@ -18,5 +18,5 @@ def test_cursors_are_ordered_by_entry_regardless_of_their_transactions(one: LogC
     assert (one > other, one >= other) == (other < one, other <= one)
 
 
-def test_a_reader_begins_before_everything() -> None:
+def test_the_first_cursor_is_before_every_entry() -> None:
     assert LogCursor() <= LogCursor(7, 0) < LogCursor(3, 1) < LogCursor(0, 2)

@@ -23,7 +23,7 @@ def kept() -> list[object]:
     return lines
 
 
-def test_a_library_whose_line_is_withheld_continues(kept: list[object], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_library_whose_log_line_is_dropped_continues(kept: list[object], capsys: pytest.CaptureFixture[str]) -> None:
     logging.getLogger("psycopg.pool").warning("a connection was lost")
     structlog.get_logger("kingdom").warning("as was said")
     assert kept == ["a connection was lost", "as was said"]
@@ -48,7 +48,7 @@ def test_hostile_text_in_the_log_controls_no_terminal_and_forges_no_line(capsys:
     assert not any(line.startswith("2026-11-16 [error]") for line in lines)
 
 
-def test_lines_for_machines_contain_the_narration(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lines_contain_the_text_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logs(json=True)
     structlog.get_logger("kingdom").warning(HOSTILE)
     line = capsys.readouterr().err

@@ -37,14 +37,14 @@ ORDER = EventType(name="Order", payload=Order, version=3, upcasts={1: add_count,
         (3, {"item": "tea", "count": 4, "currency": "KRW"}, Order("tea", 4, "KRW")),
     ],
 )
-def test_every_older_version_is_lifted_step_by_step(version: int, payload: dict[str, Any], order: Order) -> None:
+def test_every_older_version_is_converted_step_by_step(version: int, payload: dict[str, Any], order: Order) -> None:
     envelope = Envelope(type="Order", schema_version=version, payload=payload)
     assert ORDER.decode(envelope) == order
     assert envelope.payload == payload
 
 
 @given(st.builds(Order, item=st.text(), count=st.integers(-(2**63), 2**63 - 1), currency=st.text()))
-def test_a_payload_survives_its_envelope(order: Order) -> None:
+def test_a_payload_is_decoded_from_its_envelope_unchanged(order: Order) -> None:
     envelope = ORDER.envelope(order, owner_id="me")
     assert (envelope.type, envelope.schema_version, envelope.owner_id) == ("Order", 3, "me")
     assert ORDER.decode(envelope) == order
@@ -93,7 +93,7 @@ def test_a_handler_of_raw_payloads_takes_every_version() -> None:
     assert route.receive(delivery(envelope=Envelope(type="Order", payload={"a": 1}))).payload == {"a": 1}
 
 
-def test_the_dispatcher_defers_what_it_has_no_handler_for() -> None:
+def test_the_dispatcher_defers_events_without_a_handler() -> None:
     dispatcher = Dispatcher()
     dispatcher.reaction("Other")(handler)
     dispatcher.reaction("Order", stream="elsewhere")(handler)

@@ -201,7 +201,7 @@ async def test_a_retry_gets_its_wait_from_the_policy_of_its_stream() -> None:
 
 
 @pytest.mark.parametrize("message", ["it broke", ""])
-async def test_a_retry_at_the_last_attempt_is_a_death_of_the_same_cause(message: str) -> None:
+async def test_a_retry_at_the_last_attempt_becomes_dead_with_the_same_code(message: str) -> None:
     transaction = DictTransaction()
     await transaction.settle(delivery(attempt=10, max_attempts=10), Retry(code="busy", message=message))
     assert transaction.outcomes() == {1: Dead(message or "every attempt failed", "busy")}
@@ -210,7 +210,7 @@ async def test_a_retry_at_the_last_attempt_is_a_death_of_the_same_cause(message:
 @pytest.mark.parametrize(
     "outcome", [Retry(timedelta(1), "c\x00", "a\x00b"), Dead("a\x00b", "c\x00"), Defer(NOON, "a\x00b")]
 )
-async def test_the_text_of_an_outcome_can_be_stored_for_any_error(outcome: AnyOutcome) -> None:
+async def test_characters_that_cannot_be_stored_are_replaced_in_an_outcome(outcome: AnyOutcome) -> None:
     transaction = DictTransaction()
     await transaction.settle(delivery(), outcome)
     (settled,) = transaction.outcomes().values()
@@ -218,7 +218,7 @@ async def test_the_text_of_an_outcome_can_be_stored_for_any_error(outcome: AnyOu
     assert "\\x00" not in repr(settled)
 
 
-async def test_the_text_of_an_outcome_is_cut_before_it_is_a_burden() -> None:
+async def test_a_long_text_of_an_outcome_is_shortened() -> None:
     transaction = DictTransaction()
     await transaction.settle(delivery(), Dead("\ud800" + "x" * 100_000))
     (settled,) = transaction.outcomes().values()
@@ -238,7 +238,7 @@ async def test_a_defer_at_the_last_attempt_is_still_a_defer() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Retry(timedelta(1)), Defer(NOON, "closed"), Dead("no"), Release()])
-async def test_an_outcome_that_stops_a_run_gives_its_rest_back(outcome: AnyOutcome) -> None:
+async def test_an_outcome_that_stops_a_run_releases_the_rest_of_it(outcome: AnyOutcome) -> None:
     transaction = DictTransaction()
     first, second, _, _ = run_of("k", 3, 5, 8, 9)
     await transaction.settle(first, Done())
@@ -247,7 +247,7 @@ async def test_an_outcome_that_stops_a_run_gives_its_rest_back(outcome: AnyOutco
     assert {settled.ordering_key for settled in transaction.changes.settlements.values()} == {("jobs", "k")}
 
 
-async def test_a_done_event_leaves_the_rest_of_its_run_alone() -> None:
+async def test_a_done_event_does_not_settle_the_rest_of_its_run() -> None:
     transaction = DictTransaction()
     await transaction.settle(run_of("k", 3, 5)[0], Done())
     assert transaction.outcomes() == {3: Done()}
@@ -275,7 +275,7 @@ async def act(transaction: Transaction, what: str, number: int) -> None:
 
 
 @given(actions, actions)
-def test_going_back_to_a_savepoint_forgets_exactly_the_later_changes(
+def test_rolling_back_to_a_savepoint_removes_exactly_the_later_changes(
     before: list[tuple[str, int]], after: list[tuple[str, int]]
 ) -> None:
     async def go() -> tuple[Transaction, Transaction]:

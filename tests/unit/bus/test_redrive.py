@@ -16,11 +16,11 @@ from kingdom.ids import new_event_id
 
 
 class DeadLetters(Operations):
-    """Dead letters by position. Those in `cursed` die again immediately; the others are done."""
+    """Dead letters by position. Those in `dies_again` end DEAD again immediately when redriven; the others are done."""
 
-    def __init__(self, count: int, cursed: frozenset[int] = frozenset()) -> None:
+    def __init__(self, count: int, dies_again: frozenset[int] = frozenset()) -> None:
         self.letters = {position: letter(position) for position in range(1, count + 1)}
-        self.cursed = cursed
+        self.dies_again = dies_again
         self.redriven: list[int] = []
         self.pages: list[int] = []
 
@@ -34,7 +34,7 @@ class DeadLetters(Operations):
         found = [self.letters[position] for position in positions if position in self.letters]
         for each in found:
             self.redriven.append(each.position)
-            if each.position not in self.cursed:
+            if each.position not in self.dies_again:
                 del self.letters[each.position]
         return [each.event_id for each in found]
 
@@ -104,7 +104,7 @@ async def run(operations: DeadLetters, plan: RedrivePlan) -> list[RedriveStep]:
 
 @pytest.fixture
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Record the waits between letters in a list."""
+    """Record the waits between letters in a list, without waiting."""
     waits, sleep = list[float](), asyncio.sleep
 
     async def note(seconds: float) -> None:
@@ -116,14 +116,14 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.mark.parametrize("limit", [None, 0, 1, 99, 100, 101, 250, 1000])
-async def test_matching_walks_page_by_page_to_the_limit(limit: int | None) -> None:
+async def test_dead_letters_are_found_page_by_page_up_to_the_limit(limit: int | None) -> None:
     operations = DeadLetters(250)
     found = [each.position async for each in find_dead_letters(operations, DeadFilter(), limit)]
     assert found == list(range(1, 251))[:limit]
     assert max(operations.pages, default=0) <= 100
 
 
-async def test_matching_keeps_its_filter_from_page_to_page() -> None:
+async def test_every_page_of_dead_letters_uses_the_same_filter() -> None:
     found = [each.position async for each in find_dead_letters(DeadLetters(300), DeadFilter(type="Odd"))]
     assert found == list(range(1, 301, 2))
 
@@ -136,7 +136,7 @@ async def test_every_letter_is_redriven_once_and_in_order() -> None:
     assert [(step.redriven, step.died_again) for step in steps] == [(number, 0) for number in range(1, 31)]
 
 
-async def test_matching_ends_at_the_last_position() -> None:
+async def test_no_dead_letter_after_the_last_position_is_found() -> None:
     assert [each.position async for each in find_dead_letters(DeadLetters(250), DeadFilter(), last=120)] == [
         *range(1, 121)
     ]
@@ -144,21 +144,23 @@ async def test_matching_ends_at_the_last_position() -> None:
 
 @pytest.mark.usefixtures("no_waiting")
 @pytest.mark.parametrize(("count", "failures", "redriven"), [(30, 1, 3), (30, 2, 5), (3, 1, 3)])
-async def test_letters_that_die_again_stop_the_run_even_the_last_one(count: int, failures: int, redriven: int) -> None:
-    operations = DeadLetters(count, cursed=frozenset({3, 5, 9}))
+async def test_letters_that_die_again_stop_the_redrive_even_the_last_one(
+    count: int, failures: int, redriven: int
+) -> None:
+    operations = DeadLetters(count, dies_again=frozenset({3, 5, 9}))
     steps = await run(operations, RedrivePlan(stop_after_failures=failures))
     assert len(operations.redriven) == redriven
     assert (steps[-1].letter, steps[-1].redriven, steps[-1].died_again) == (None, redriven, failures)
 
 
 @pytest.mark.usefixtures("no_waiting")
-async def test_a_run_that_does_not_mind_deaths_goes_to_the_end() -> None:
-    operations = DeadLetters(30, cursed=frozenset(range(1, 31)))
+async def test_a_redrive_without_a_failure_limit_redrives_every_letter() -> None:
+    operations = DeadLetters(30, dies_again=frozenset(range(1, 31)))
     assert len(await run(operations, RedrivePlan(stop_after_failures=None))) == 30
 
 
 @pytest.mark.usefixtures("no_waiting")
-async def test_a_letter_that_another_process_took_is_no_step() -> None:
+async def test_a_letter_that_another_process_redrove_is_not_counted() -> None:
     operations = DeadLetters(5)
     steps = []
     async for step in redrive_all(operations, find_dead_letters(operations, DeadFilter()), RedrivePlan(), actor="ann"):
@@ -168,12 +170,12 @@ async def test_a_letter_that_another_process_took_is_no_step() -> None:
     assert len(steps) == 4
 
 
-async def test_the_rate_is_kept(no_waiting: list[float]) -> None:
+async def test_the_redrive_keeps_its_rate(no_waiting: list[float]) -> None:
     await run(DeadLetters(20), RedrivePlan(per_second=4, stop_after_failures=None))
     assert no_waiting == [0.25] * 20
 
 
-async def test_a_run_that_watches_for_deaths_begins_slowly_and_then_keeps_the_rate(no_waiting: list[float]) -> None:
+async def test_a_redrive_with_a_failure_limit_begins_slowly_and_then_keeps_its_rate(no_waiting: list[float]) -> None:
     await run(DeadLetters(20), RedrivePlan(per_second=50))
     assert no_waiting == sorted(no_waiting, reverse=True)
     assert no_waiting[0] == 1.0

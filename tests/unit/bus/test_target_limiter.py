@@ -16,18 +16,18 @@ class Clock:
         return self.now
 
 
-def gate(clock: Clock, **options: object) -> TargetLimiter:
+def limiter(clock: Clock, **options: object) -> TargetLimiter:
     return TargetLimiter(Target(**{"name": "shop", **options}), clock)  # type: ignore[arg-type]
 
 
 def test_a_target_without_a_rate_is_always_open() -> None:
-    free = gate(Clock())
+    free = limiter(Clock())
     assert [free.try_acquire() for _ in range(100)] == [None] * 100
 
 
 def test_the_rate_allows_a_burst_and_then_gives_a_time_to_wait() -> None:
     clock = Clock()
-    limited = gate(clock, calls_per_second=2.0, burst=3)
+    limited = limiter(clock, calls_per_second=2.0, burst=3)
     assert [limited.try_acquire() for _ in range(3)] == [None] * 3
     assert limited.try_acquire() == (timedelta(seconds=0.5), "rate limit of shop")
     clock.now += 0.5
@@ -35,9 +35,9 @@ def test_the_rate_allows_a_burst_and_then_gives_a_time_to_wait() -> None:
     assert limited.try_acquire() is not None
 
 
-def test_refused_clients_get_places_one_after_another() -> None:
+def test_refused_callers_get_different_times_to_return() -> None:
     clock = Clock()
-    limited = gate(clock, calls_per_second=2.0)
+    limited = limiter(clock, calls_per_second=2.0)
     assert limited.try_acquire() is None
     refused = [limited.try_acquire() for _ in range(3)]
     assert [closed and closed[0].total_seconds() for closed in refused] == [0.5, 1.0, 1.5]
@@ -47,11 +47,11 @@ def test_refused_clients_get_places_one_after_another() -> None:
     assert limited.try_acquire() == (timedelta(seconds=0.5), "rate limit of shop")
 
 
-def test_expired_positions_are_forgotten() -> None:
+def test_times_given_to_refused_callers_do_not_count_once_they_have_passed() -> None:
     clock = Clock()
-    limited = gate(clock, calls_per_second=2.0)
+    limited = limiter(clock, calls_per_second=2.0)
     assert [limited.try_acquire() is None for _ in range(500)].count(True) == 1
-    # Another process has made the call that was refused here.
+    # The refused callers have not returned, for example because another process made their calls.
     clock.now += 3600
     assert limited.try_acquire() is None
     assert limited.try_acquire() == (timedelta(seconds=0.5), "rate limit of shop")
@@ -59,7 +59,7 @@ def test_expired_positions_are_forgotten() -> None:
 
 def test_an_idle_time_saves_up_no_more_than_the_burst() -> None:
     clock = Clock()
-    limited = gate(clock, calls_per_second=100.0, burst=2)
+    limited = limiter(clock, calls_per_second=100.0, burst=2)
     clock.now += 3600
     assert [limited.try_acquire() is None for _ in range(3)] == [True, True, False]
 
@@ -73,7 +73,7 @@ def test_no_span_of_time_sees_more_calls_than_its_rate_and_a_burst(
     rate: float, burst: int, pauses: list[float]
 ) -> None:
     clock = Clock()
-    limited = gate(clock, calls_per_second=rate, burst=burst)
+    limited = limiter(clock, calls_per_second=rate, burst=burst)
     entered = []
     for pause in pauses:
         clock.now += pause
@@ -85,9 +85,9 @@ def test_no_span_of_time_sees_more_calls_than_its_rate_and_a_burst(
 
 
 @given(st.floats(0.1, 100), st.integers(1, 5))
-def test_a_caller_that_waits_as_long_as_required_gets_in(rate: float, burst: int) -> None:
+def test_a_caller_that_waits_as_long_as_required_may_call(rate: float, burst: int) -> None:
     clock = Clock()
-    limited = gate(clock, calls_per_second=rate, burst=burst)
+    limited = limiter(clock, calls_per_second=rate, burst=burst)
     for _ in range(20):
         closed = limited.try_acquire()
         if closed:
@@ -101,7 +101,7 @@ FAILURE = Unknown("timeout")
 
 def test_repeated_failures_open_the_circuit_for_its_time() -> None:
     clock = Clock()
-    fragile = gate(clock, failures_to_open=3, open_for=timedelta(seconds=60))
+    fragile = limiter(clock, failures_to_open=3, open_for=timedelta(seconds=60))
     for _ in range(2):
         fragile.record(FAILURE)
         assert fragile.try_acquire() is None
@@ -115,7 +115,7 @@ def test_repeated_failures_open_the_circuit_for_its_time() -> None:
 
 def test_a_half_open_circuit_opens_again_at_the_first_failure() -> None:
     clock = Clock()
-    fragile = gate(clock, failures_to_open=3, open_for=timedelta(seconds=60))
+    fragile = limiter(clock, failures_to_open=3, open_for=timedelta(seconds=60))
     for _ in range(3):
         fragile.record(FAILURE)
     clock.now += 60
@@ -124,9 +124,9 @@ def test_a_half_open_circuit_opens_again_at_the_first_failure() -> None:
 
 
 @pytest.mark.parametrize("answer", [Acked(), Accepted(), Rejected("no")])
-def test_any_real_answer_closes_a_half_open_circuit(answer: CallResult) -> None:
+def test_any_known_result_closes_a_half_open_circuit(answer: CallResult) -> None:
     clock = Clock()
-    fragile = gate(clock, failures_to_open=3, open_for=timedelta(seconds=60))
+    fragile = limiter(clock, failures_to_open=3, open_for=timedelta(seconds=60))
     for _ in range(3):
         fragile.record(FAILURE)
     clock.now += 60
@@ -138,16 +138,16 @@ def test_any_real_answer_closes_a_half_open_circuit(answer: CallResult) -> None:
 
 @pytest.mark.parametrize("answer", [Acked(), Accepted(), Rejected("no")])
 def test_failures_count_only_in_a_row(answer: CallResult) -> None:
-    fragile = gate(Clock(), failures_to_open=2)
+    fragile = limiter(Clock(), failures_to_open=2)
     for _ in range(10):
         fragile.record(FAILURE)
         fragile.record(answer)
     assert fragile.try_acquire() is None
 
 
-def test_a_target_that_asks_for_time_gets_it() -> None:
+def test_a_target_that_asks_for_a_pause_is_not_called_before_its_end() -> None:
     clock = Clock()
-    busy = gate(clock)
+    busy = limiter(clock)
     busy.record(Throttled(timedelta(seconds=9)))
     assert busy.try_acquire() == (timedelta(seconds=9), "circuit of shop is open")
     busy.record(Throttled(timedelta(seconds=3)))
@@ -157,9 +157,9 @@ def test_a_target_that_asks_for_time_gets_it() -> None:
     assert busy.try_acquire() is None
 
 
-def test_an_open_circuit_uses_up_no_rate() -> None:
+def test_a_call_that_an_open_circuit_refuses_does_not_count_for_the_rate() -> None:
     clock = Clock()
-    both = gate(clock, calls_per_second=0.001, burst=1)
+    both = limiter(clock, calls_per_second=0.001, burst=1)
     both.record(Throttled(timedelta(seconds=5)))
     assert both.try_acquire() is not None
     clock.now += 5
@@ -167,6 +167,6 @@ def test_an_open_circuit_uses_up_no_rate() -> None:
 
 
 def test_each_target_name_has_one_limiter() -> None:
-    gates = TargetLimiters()
-    assert gates.get(Target(name="a")) is gates.get(Target(name="a"))
-    assert gates.get(Target(name="a")) is not gates.get(Target(name="b"))
+    limiters = TargetLimiters()
+    assert limiters.get(Target(name="a")) is limiters.get(Target(name="a"))
+    assert limiters.get(Target(name="a")) is not limiters.get(Target(name="b"))

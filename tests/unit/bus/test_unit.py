@@ -24,7 +24,7 @@ async def test_a_unit_that_was_ended_before_its_first_step_does_not_run(ended: s
         unit.adopt_task()
 
 
-async def test_a_unit_is_stopped_once() -> None:
+async def test_stopping_a_unit_twice_cancels_it_once() -> None:
     unit, cancellations = a_unit(), 0
 
     async def run() -> None:

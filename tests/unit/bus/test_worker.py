@@ -99,7 +99,7 @@ async def test_an_error_outside_of_handlers_is_reported_once_and_the_worker_cont
     ]
 
 
-async def test_a_worker_whose_reaper_ends_stops_and_says_so() -> None:
+async def test_a_worker_whose_reaper_ends_stops_with_an_error() -> None:
     class Fatal(BaseException):
         pass
 

@@ -36,16 +36,16 @@ def test_an_unreadable_item_is_reported_once_however_often_it_is_read(capsys: py
     assert (captured.out, captured.err.count("\n"), captured.err.startswith("one is left out: ")) == ("", 1, True)
 
 
-def test_without_a_word_it_is_the_default() -> None:
+def test_without_any_setting_the_default_store_is_used() -> None:
     assert settings_of().database_url == DEFAULT_URL
 
 
-def test_the_file_of_settings_of_the_directory_names_it(here: Path) -> None:
+def test_the_settings_file_of_the_directory_names_the_store(here: Path) -> None:
     (here / "kingdom.yaml").write_text("database_url: file:elsewhere\n")
     assert settings_of().database_url == "file:elsewhere"
 
 
-def test_a_file_that_is_named_counts_and_that_of_the_directory_is_not_read(here: Path) -> None:
+def test_a_file_given_with_config_is_read_instead_of_the_one_in_the_directory(here: Path) -> None:
     (here / "kingdom.yaml").write_text("database_url: [\n")
     (here / "named.yaml").write_text("database_url: file:named\n")
     assert settings_of(config="named.yaml").database_url == "file:named"
@@ -71,7 +71,7 @@ def test_a_store_on_the_command_line_takes_precedence_over_any_file(
 
 
 @pytest.mark.parametrize(("text", "reported"), [(None, "does not exist"), ("king: [\n", "not valid YAML")])
-def test_a_file_that_is_named_must_be_one_even_where_another_store_counts(
+def test_a_file_given_with_config_must_be_valid_even_if_another_store_is_used(
     here: Path, cli: InProcessCli, monkeypatch: pytest.MonkeyPatch, text: str | None, reported: str
 ) -> None:
     monkeypatch.setenv("KINGDOM_DATABASE_URL", "file:mine")
@@ -84,7 +84,7 @@ def test_a_file_that_is_named_must_be_one_even_where_another_store_counts(
     assert cli("event", "list", "--config", "named.yaml").code == 0
 
 
-def test_a_check_shows_which_store_and_which_generals_count(
+def test_config_check_shows_which_store_and_which_generals_are_used(
     here: Path, cli: InProcessCli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def counting() -> tuple[str, str]:
@@ -99,7 +99,7 @@ def test_a_check_shows_which_store_and_which_generals_count(
     assert counting() == ("postgresql://me:***@127.0.0.1:9/shop", "generals")
 
 
-def test_a_mistake_elsewhere_in_the_settings_hides_no_general_and_no_host(here: Path, cli: InProcessCli) -> None:
+def test_a_command_ignores_mistakes_in_settings_that_it_does_not_need(here: Path, cli: InProcessCli) -> None:
     (here / "kingdom.yaml").write_text("generals: ours\nking: {slotz: 1}\nsoldiers: {directory: space}\n")
     assert f"{here}/space/.gitconfig" in cli("git", "create", "app", "nowhere").err
     assert cli("general", "install", "gen-hello").code == 0
@@ -120,7 +120,7 @@ def test_every_command_uses_the_same_store(here: Path, cli: InProcessCli, monkey
     assert not (here / "realm").exists()
 
 
-def test_a_file_of_settings_can_be_named_to_every_command(here: Path, cli: InProcessCli) -> None:
+def test_commands_use_the_settings_file_given_with_config(here: Path, cli: InProcessCli) -> None:
     (here / "other.yaml").write_text("database_url: file:other\ngenerals: ours\n")
     named = ("--config", "other.yaml")
     assert cli("send", "--type", "demo.hello", "--id", "evt-cli-1", *named).code == 0
@@ -167,7 +167,7 @@ def test_a_read_only_command_needs_no_secret_of_the_court(here: Path, cli: InPro
         assert (done.code, "NOT_SET_ANYWHERE, which is not set" in done.err) == (2, True), words
 
 
-def test_a_command_that_needs_no_store_needs_no_name_of_one(here: Path, cli: InProcessCli) -> None:
+def test_a_command_without_a_store_does_not_read_the_name_of_the_store(here: Path, cli: InProcessCli) -> None:
     assert cli("general", "create", "docs", "--directory", "ours").code == 0
     (here / "one.yaml").write_text("name: Greet\nworks:\n- name: greet\n  tasks: [Say hello.]\n")
     (here / "kingdom.yaml").write_text("database_url: env:NOT_SET_ANYWHERE\n")

@@ -95,7 +95,7 @@ def test_a_timeline_without_a_beginning_has_no_picture() -> None:
     assert "<svg" not in page(nothing, BEGIN)
 
 
-def test_a_night_of_waiting_leaves_room_for_the_seconds_of_work() -> None:
+def test_a_long_wait_is_shortened_so_that_seconds_of_work_stay_visible() -> None:
     times = [*(after(second) for second in range(20)), *(after(86400 + second) for second in range(20))]
     scale = Scale(times)
     places = [scale.x(at) for at in times]

@@ -13,7 +13,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert "\x1b" not in page
 
 
-def test_headings_and_names_are_colored_where_that_is_wanted() -> None:
+def test_headings_and_names_are_colored_if_requested() -> None:
     page = help_page(80, colored=True)
     for title, group in GROUPS.items():
         assert f"\x1b[1m{title}\x1b[0m" in page

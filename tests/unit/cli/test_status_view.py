@@ -36,7 +36,7 @@ def test_a_run_that_waits_for_its_vendor_is_shown_with_reason_and_time() -> None
     assert f"parked       wf-1: {reason}" in lines
 
 
-def test_the_money_of_the_day_is_that_of_generals() -> None:
+def test_the_money_of_the_day_is_what_generals_spent_and_set_aside() -> None:
     lines = [line.plain for line in facts(a_court_status())]
     assert "money today  ok: $1.00 spent by Generals and $2.00 set aside of $300.00" in lines
 
@@ -48,7 +48,7 @@ def test_without_parked_runs_nothing_is_shown() -> None:
 @pytest.mark.parametrize(
     ("level", "effect", "reported"), [("green", "", ""), ("orange", "one run at a time", ": one run at a time")]
 )
-def test_a_health_level_that_holds_work_back_says_which(level: str, effect: str, reported: str) -> None:
+def test_a_health_level_is_shown_with_its_effect_on_new_work(level: str, effect: str, reported: str) -> None:
     health = HealthSummary(level=level, reason="cpu_percent: 85", age_seconds=5, effect=effect)
     first = next(facts(msgspec.structs.replace(a_court_status(), health=health)))
     assert first.plain == f"health       {level} (processors at 85 %), read 5.0 s ago{reported}"

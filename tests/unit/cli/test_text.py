@@ -43,7 +43,7 @@ def test_attributes_are_pairs() -> None:
         attributes(["a"])
 
 
-def test_lines_are_events_and_defaults_fill_in() -> None:
+def test_each_line_is_an_event_and_defaults_fill_in_missing_fields() -> None:
     lines = io.StringIO('{"type": "A", "payload": {"n": 1}}\n\n{"stream": "t", "colour": "red"}\n')
     first, second = envelopes(lines, {"type": "B", "stream": "s"})
     assert (first.type, first.stream, first.payload) == ("A", "s", {"n": 1})
@@ -51,7 +51,7 @@ def test_lines_are_events_and_defaults_fill_in() -> None:
 
 
 @pytest.mark.parametrize("line", ["no json", "[]", "{}", '{"type": "A", "eventId": "7"}', '{"type": 7}'])
-def test_a_line_that_is_no_event_is_named_by_its_number(line: str) -> None:
+def test_an_invalid_line_of_events_is_reported_by_its_number(line: str) -> None:
     with pytest.raises(MalformedEvent, match="line 2 is not an event"):
         list(envelopes(io.StringIO(f'{{"type": "A"}}\n{line}\n'), {}))
 

@@ -49,7 +49,7 @@ def test_internal_entries_of_an_agent_are_skipped(reported: TranscriptEntry) -> 
 @pytest.mark.parametrize(
     "reported", [entry("said"), entry("tool"), entry("petition", body=None), entry("answered"), {}]
 )
-def test_fields_that_are_missing_do_no_harm(reported: TranscriptEntry) -> None:
+def test_an_entry_with_missing_fields_is_at_most_one_line(reported: TranscriptEntry) -> None:
     assert len(shown(reported)) <= 1
 
 
@@ -91,7 +91,7 @@ def test_long_prompts_and_outputs_are_shortened() -> None:
     assert output.endswith("99")
 
 
-def test_nothing_that_an_agent_says_steers_the_terminal() -> None:
+def test_the_transcript_of_an_agent_cannot_control_the_terminal() -> None:
     (line,) = shown(entry("said", text="\x1b[2J\x07red"))
     assert "\x1b" not in line
     assert "\x07" not in line

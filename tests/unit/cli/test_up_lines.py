@@ -38,7 +38,7 @@ def test_a_line_that_is_not_a_log_entry_is_shown_unchanged() -> None:
     assert {(line.role, line.level) for line in reported} == {("king", "error")}
 
 
-def test_only_what_matters_is_remembered_and_only_the_last_of_it() -> None:
+def test_only_the_last_warnings_and_errors_are_kept() -> None:
     _, lines = read_lines(*[LINE] * 20, b'{"event": "calm", "level": "info"}')
     assert {line.text for line in lines.last} == {"role ended"}
     assert len(lines.last) == 8

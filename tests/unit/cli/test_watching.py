@@ -15,7 +15,7 @@ class _Enough(Exception):
 
 
 @pytest.mark.parametrize(("json", "output"), [(True, "[1]\n[2]\n[11]\n"), (False, "1\n2\n11\n")])
-async def test_a_pipe_gets_a_block_only_when_something_that_matters_has_changed(
+async def test_a_pipe_gets_a_state_only_when_its_relevant_part_has_changed(
     capsys: pytest.CaptureFixture[str],
     json: bool,  # noqa: FBT001 - a case of the test
     output: str,

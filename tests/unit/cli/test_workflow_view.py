@@ -119,13 +119,13 @@ def test_a_list_has_a_line_per_run_with_what_is_done_and_spent() -> None:
     assert [*row[:6]] == ["wf-1", "Poem", "RUNNING", "box", "1/2", "$0.50"]
 
 
-def test_a_run_shows_its_next_step() -> None:
+def test_a_run_with_a_stop_request_says_what_it_is_about_to_do() -> None:
     run = half_done()
     run.stop_request = StopRequest(outcome=StopOutcome.PAUSE, reason="a person paused it")
     assert describe_state(run) == "wf-1 is RUNNING and about to pause (a person paused it)"
 
 
-def test_of_a_deleted_run_nothing_can_be_asked() -> None:
+def test_a_deleted_run_allows_no_commands() -> None:
     run = new_run()
     assert next_commands(run) == ["prepare", "start", "cancel", "modify", "delete"]
     run.deleted_at = NOW
@@ -133,20 +133,20 @@ def test_of_a_deleted_run_nothing_can_be_asked() -> None:
     assert describe_state(run) == "wf-1 is deleted"
 
 
-def test_checkpoints_show_their_commits_and_whether_they_still_fit() -> None:
+def test_checkpoints_show_their_commits_and_whether_they_are_still_valid() -> None:
     run = half_done()
     assert drawn(checkpoints_view(run)).split()[6:12] == ["w1-c1", "write", "(w1)", "app", "0123456789ab", "yes"]
     run.works[0].checkpointing.checkpoint_id = "wf-1-w1-c2"
     assert drawn(checkpoints_view(run)).split()[11] == "no"
 
 
-def test_a_line_of_the_history_has_short_ids_and_no_noise() -> None:
+def test_a_log_line_has_short_ids_and_leaves_out_internal_fields() -> None:
     data = {"workflowId": "wf-1", "host": "box", "epoch": 3, "workId": "wf-1-w1", "commits": {"wf-1-tree1": "abc"}}
     line = log_line(new_run(), LogEntry(type="CheckpointCreated", actor="box", data=data, at=NOW))
     assert line.split(" ", 2)[2] == 'CheckpointCreated by box: workId=w1 commits={"tree1":"abc"}'
 
 
-def test_a_run_is_meant_by_the_beginning_or_the_end_of_its_id() -> None:
+def test_a_run_is_found_by_the_beginning_or_the_end_of_its_id() -> None:
     there = {"wf-1aa": "RUNNING", "wf-1bb": "FAILED", "wf-2ab": "CREATED"}
     meant = {text: choose_id(text, there) for text in ("wf-1a", "1b", "2", "bb", "ab")}
     assert meant == dict(zip(meant, ("wf-1aa", "wf-1bb", "wf-2ab", "wf-1bb", "wf-2ab"), strict=True))
@@ -157,7 +157,7 @@ def test_a_run_is_meant_by_the_beginning_or_the_end_of_its_id() -> None:
             choose_id(text, there)
 
 
-def test_the_parts_of_a_run_have_short_names() -> None:
+def test_works_tasks_and_checkpoints_are_found_by_short_ids() -> None:
     run = half_done()
     assert find_work(run, "w2") is find_work(run, "polish") is find_work(run, "wf-1-w2") is run.works[1]
     assert find_task(run, "w1-t1") is run.works[0].tasks[0]
@@ -195,6 +195,6 @@ def test_fields_missing_from_a_definition_stay_unchanged() -> None:
         ("works:\n- name: a\n  tasks: 7", "run.yaml:3: works"),
     ],
 )
-def test_an_invalid_definition_is_refused_with_its_place(text: str, words: str) -> None:
+def test_an_invalid_definition_is_refused_with_the_reason(text: str, words: str) -> None:
     with pytest.raises(Misconfigured, match=words):
         read_definition(text, "run.yaml")

@@ -62,7 +62,7 @@ def test_a_message_is_shown_with_its_text() -> None:
     assert describe_log_entry(entry("message.sent", "envoy", msg_id="m")) == NarrationLine("envoy", "sends a message")
 
 
-def test_every_event_type_of_the_narration_exists() -> None:
+def test_the_domain_events_of_the_narration_exist() -> None:
     names = {event.name for event in EVENT_TYPES.values()}
     assert {"AgentStarted", "AgentError", "WorkflowResumed", "CheckpointCreated", "RolledBack"} <= names
 
@@ -78,7 +78,7 @@ def test_an_agents_messages_are_shown_unchanged() -> None:
     assert list(describe_transcript_entry({"step": 2, "does": {"cost": 0.1}})) == []
 
 
-def test_of_a_diff_only_what_changed_is_shown() -> None:
+def test_only_the_changed_lines_of_a_diff_are_shown() -> None:
     diff = "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+new\n\n same\n"
     lines = list(describe_transcript_entry({"does": {"run": "git diff"}, "output": diff}))
     assert [line.what for line in lines] == ["$ git diff", "  -old", "  +new"]

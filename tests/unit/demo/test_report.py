@@ -4,7 +4,7 @@ ONCE = {"reviews": 1, "comments": 1, "pull_requests": 1, "ticket_comments": 1, "
 DONE = [DemoAssignment(assignment_id="task-1", general="gen-a", status="completed", cost_usd=0.1)]
 
 
-def test_a_story_that_went_well_has_no_find_problems() -> None:
+def test_a_successful_demo_has_no_problems() -> None:
     assert list(find_problems(DONE, ONCE, "w1-c1")) == []
 
 

@@ -114,7 +114,7 @@ def test_a_command_that_may_fail_is_done_when_it_has_failed() -> None:
     assert words(agent.returned(agent.prompt({"run": "false", "may_fail": True}), "1", is_error=True)) == ["done"]
 
 
-def test_a_tool_that_was_stopped_is_called_again_without_a_word() -> None:
+def test_a_tool_that_was_stopped_is_called_again_without_repeating_the_text() -> None:
     agent = Conversation()
     waiting = agent.prompt({"say": "I wait."}, {"wait_for": "go"}, {"answer": "gone"})
     agent.entries.append(
@@ -125,7 +125,7 @@ def test_a_tool_that_was_stopped_is_called_again_without_a_word() -> None:
     assert words(agent.returned(again)) == ["gone"]
 
 
-def test_a_tool_of_which_nothing_is_left_is_called_again() -> None:
+def test_a_tool_whose_call_is_missing_in_the_conversation_is_called_again() -> None:
     agent = Conversation()
     first = agent.prompt({"append": "log", "text": "a"}, {"wait_for": "go"})
     agent.returned(first)
@@ -134,7 +134,7 @@ def test_a_tool_of_which_nothing_is_left_is_called_again() -> None:
     assert "go" in tool(agent.say("go on"))[1]["command"]
 
 
-def test_a_question_waits_for_a_reply_and_is_put_again_without_one() -> None:
+def test_a_question_waits_for_a_reply_and_is_asked_again_without_one() -> None:
     agent = Conversation()
     asked = agent.prompt({"ask": "Which?"}, {"answer": "so {reply}"})
     assert words(agent.returned(asked)) == ["I wait for the reply."]
@@ -191,7 +191,7 @@ def test_a_first_time_step_happens_once_in_a_session() -> None:
     assert other.prompt(*steps).refusal is not None
 
 
-def test_an_error_comes_so_often_and_with_its_headers() -> None:
+def test_an_error_is_returned_the_scripted_number_of_times_with_its_headers() -> None:
     agent = Conversation()
     error = {"model_error": 429, "times": 2, "retry_after": 7, "headers": {"x-reset": 5}, "message": "slowly"}
     moves = [agent.prompt(error), agent.next(), agent.next()]
@@ -203,7 +203,7 @@ def test_an_error_comes_so_often_and_with_its_headers() -> None:
 
 
 @pytest.mark.parametrize("end", [{"fail": "no"}, {"hang": True}, {"model_error": 500}])
-def test_money_is_spent_before_the_end_that_would_cost_nothing(end: dict[str, Any]) -> None:
+def test_the_scripted_cost_is_sent_before_an_end_without_usage(end: dict[str, Any]) -> None:
     agent = Conversation()
     spending = agent.prompt({"cost": 0.5}, end)
     assert tool(spending)[1]["command"] == "true"
@@ -219,7 +219,7 @@ def test_a_first_time_error_occurs_after_the_scripted_cost() -> None:
     assert words(agent.say("go on")) == ["done"]
 
 
-def test_silence_begins_after_the_scripted_text() -> None:
+def test_a_response_hangs_after_the_scripted_text() -> None:
     answer = Conversation().prompt({"say": "hello"}, {"hang": True})
     assert (words(answer), answer.hangs, answer.call) == (["hello"], True, None)
 

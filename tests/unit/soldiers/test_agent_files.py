@@ -44,7 +44,7 @@ def test_a_name_outside_of_the_folder_is_refused(root: Path, outside: Path, name
     assert (outside / "file").read_text() == "secret"
 
 
-def test_a_file_is_read_up_to_its_limit_and_one_that_is_longer_is_none(root: Path) -> None:
+def test_a_file_longer_than_the_limit_is_not_read(root: Path) -> None:
     (root / "file").write_text("12345")
     assert AgentFile(root, "file").read(5) == b"12345"
     assert AgentFile(root, "file").read(4) is None
@@ -96,7 +96,7 @@ def test_a_file_is_written_with_the_folders_above_it_and_replaces_a_link(root: P
     assert (outside / "file").read_text() == "secret"
 
 
-def test_a_file_below_a_link_is_not_written_and_the_error_names_the_link(root: Path, outside: Path) -> None:
+def test_a_file_below_a_link_is_not_written_and_the_error_names_the_file(root: Path, outside: Path) -> None:
     (root / "folder").symlink_to(outside)
     with pytest.raises(ProgramFailed, match=r"folder/new could not be written.*put something in its place"):
         AgentFile(root, "folder/new").write("x")
@@ -151,7 +151,7 @@ def test_a_pattern_matches_regular_files_and_follows_no_link(root: Path, outside
     assert find_files(root, "gone/*/file") == []
 
 
-def test_a_listing_ends_however_deep_and_many_the_folders_are(root: Path, outside: Path) -> None:
+def test_a_listing_of_files_is_limited_in_depth(root: Path, outside: Path) -> None:
     AgentFile(root, "file").write("own")
     (root / "link").symlink_to(outside)
     place = os.open(root, os.O_RDONLY)

@@ -68,7 +68,7 @@ async def refused(tools: HostTools, tool: str, arguments: Mapping[str, Any]) -> 
 SUCCESS = {"status": "success", "summary": "all good"}
 
 
-async def test_a_reported_result_is_what_is_read_of_the_work(tmp_path: Path) -> None:
+async def test_a_reported_result_is_read_back_unchanged(tmp_path: Path) -> None:
     tools = in_turn(tmp_path)
     await call_tool(tools, "report_result", **SUCCESS, details={"files": 3})
     assert read_result(tmp_path) == {**SUCCESS, "details": {"files": 3}}
@@ -89,7 +89,7 @@ async def test_a_report_that_needs_a_person_ends_the_turn_with_its_question(tmp_
     assert tools.end() == AgentQuestion(text="Which branch?", choices=())
 
 
-async def test_a_report_may_be_replaced_also_one_that_needed_a_person(tmp_path: Path) -> None:
+async def test_a_later_report_withdraws_the_question_of_an_earlier_one(tmp_path: Path) -> None:
     tools = in_turn(tmp_path)
     await call_tool(tools, "report_result", status="needs_human", summary="stuck", question="Which branch?")
     await call_tool(tools, "report_result", status="success", summary="found it")
@@ -228,7 +228,7 @@ async def test_a_question_ends_the_turn_and_nothing_but_memory_is_taken_after_it
     assert read_result(tmp_path) is None
 
 
-async def test_a_question_belongs_to_its_turn_alone(tmp_path: Path) -> None:
+async def test_a_question_is_forgotten_when_the_next_turn_begins(tmp_path: Path) -> None:
     tools = in_turn(tmp_path)
     await call_tool(tools, "ask_human", question="Which one?")
     tools.begin("w1-t2#3", lambda *_: None)
@@ -274,7 +274,7 @@ async def test_a_petition_that_waits_for_a_person_does_not_hold_the_agent_up(tmp
     assert "a person has to approve it" in text
 
 
-async def test_a_petition_without_a_decision_in_time_is_logged(tmp_path: Path) -> None:
+async def test_an_agent_continues_without_a_verdict_that_does_not_come_in_time(tmp_path: Path) -> None:
     async def never(_: str) -> PetitionVerdict:
         await asyncio.Event().wait()
         raise AssertionError
@@ -296,7 +296,7 @@ async def test_petitions_of_a_turn_have_a_limit(tmp_path: Path) -> None:
     assert len(petitions) == 50
 
 
-async def test_no_secret_leaves_through_a_message(tmp_path: Path) -> None:
+async def test_no_secret_leaves_through_a_tool_call(tmp_path: Path) -> None:
     petitions: Petitions = []
     tools = in_turn(tmp_path, petitions=petitions, redaction=Redaction(["open sesame!"]))
     secrets = f"open sesame! and ghp_{'a1' * 20}"
@@ -331,7 +331,7 @@ def test_every_argument_has_a_description_and_a_type() -> None:
             assert "type" in field or "anyOf" in field, (tool.name, name)
 
 
-async def test_a_call_that_is_handed_on_is_answered_as_one_made_here(tmp_path: Path) -> None:
+async def test_a_relayed_call_gets_the_same_answer_as_a_direct_one(tmp_path: Path) -> None:
     tools = in_turn(tmp_path)
     body = json.dumps({"tool": "report_result", "arguments": SUCCESS}).encode()
     assert json.loads(await answer_tool_call(tools, body)) == {

@@ -54,7 +54,7 @@ def test_a_release_that_failed_is_reported() -> None:
     assert (answer.work_tree_id, answer.error) == ("t1", "it broke")
 
 
-def test_every_command_is_an_errand_or_ends_an_agent() -> None:
+def test_every_command_has_a_handler_or_stops_an_agent() -> None:
     assert {*COMMAND_HANDLERS, commands.StopAgent, commands.InterruptAgent} == commands.COMMANDS.keys()
 
 
@@ -64,13 +64,13 @@ def test_a_failed_checkout_is_named() -> None:
     assert answer.work_tree_id == "t2"
 
 
-def test_a_failed_turn_is_paid_for() -> None:
+def test_the_answer_to_a_failed_turn_has_its_cost() -> None:
     (answer,) = failure_answers(SAMPLES[2], AgentFailed("too long", 0.5))
     assert isinstance(answer, answers.QueryFailed)
     assert answer.cost_usd == 0.5
 
 
-def test_the_reason_of_a_turn_that_ended_with_a_living_agent_is_shown() -> None:
+def test_the_answer_to_a_failed_turn_says_whether_a_limit_a_budget_or_a_loop_ended_it() -> None:
     until = datetime(2026, 11, 15, 15, tzinfo=ZoneInfo("Asia/Seoul"))
     (limited,) = failure_answers(SAMPLES[2], UsageLimited("usage limit", until, 0.5))
     (broke,) = failure_answers(SAMPLES[3], BudgetSpent("spent", 0.5))
@@ -83,13 +83,13 @@ def test_the_reason_of_a_turn_that_ended_with_a_living_agent_is_shown() -> None:
     assert (limited.over_budget, broke.over_budget, looping.looping, looping.over_budget) == (False, True, True, False)
 
 
-def test_a_turn_is_paid_for_also_where_its_answer_cannot_be_kept() -> None:
+def test_the_cost_of_a_turn_is_reported_even_if_its_answer_cannot_be_stored() -> None:
     (answer,) = failure_answers(SAMPLES[2], ProgramFailed("too large"), cost_usd=0.5)
     assert isinstance(answer, answers.QueryFailed)
     assert answer.cost_usd == 0.5
 
 
-def test_an_error_without_a_message_is_named_and_a_long_one_keeps_its_end() -> None:
+def test_an_error_without_a_message_is_reported_by_its_type_and_a_long_one_by_its_end() -> None:
     (unnamed,) = failure_answers(SAMPLES[2], KeyError())
     (long,) = failure_answers(SAMPLES[2], ProgramFailed("a" * 5000 + "the end"))
     assert isinstance(unnamed, answers.QueryFailed)
@@ -104,7 +104,7 @@ def test_an_answer_repeats_what_it_shares_with_its_command() -> None:
     assert reply == answers.CheckpointCreated(checkpoint_id="c1", work_id="w1", commits={"t1": "abc"}, **WHERE)
 
 
-async def test_the_loop_continues_while_a_work_space_is_removed(
+async def test_the_event_loop_is_not_blocked_while_a_work_space_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop, going_on = asyncio.get_running_loop(), threading.Event()

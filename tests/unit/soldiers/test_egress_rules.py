@@ -52,7 +52,7 @@ def test_a_setting_that_is_not_a_host_name_is_refused(tmp_path: Path, written: s
 
 
 @pytest.mark.parametrize("profile", ["dev", "off"])
-def test_names_mean_nothing_where_every_host_is_reached_and_are_refused(tmp_path: Path, profile: str) -> None:
+def test_allowed_names_are_refused_if_the_sandbox_reaches_every_host(tmp_path: Path, profile: str) -> None:
     (tmp_path / "kingdom.yaml").write_text(f"soldiers: {{sandbox: '{profile}', egress: [index.example.org]}}\n")
     with pytest.raises(Misconfigured, match=f"{profile} reaches every host: leave out egress, or set sandbox to str"):
         read_realm(tmp_path / "kingdom.yaml")
@@ -71,7 +71,7 @@ def test_names_mean_nothing_where_every_host_is_reached_and_are_refused(tmp_path
         ("badexample.net", False),
     ],
 )
-def test_a_name_allows_itself_and_a_star_all_below(host: str, *, allowed: bool) -> None:
+def test_a_name_allows_itself_and_a_wildcard_all_names_below_it(host: str, *, allowed: bool) -> None:
     assert is_allowed(host, ("index.example.org", "*.example.net")) is allowed
 
 
@@ -82,7 +82,7 @@ def test_a_name_allows_itself_and_a_star_all_below(host: str, *, allowed: bool) 
         *("a..b", "a.b..", "*.b.c", "a.b\0.c", "ä.org", "a" * 64 + ".org", ".".join(["abcdefg"] * 40)),
     ],
 )
-def test_addresses_and_half_names_are_no_host(text: str) -> None:
+def test_addresses_and_incomplete_names_are_not_host_names(text: str) -> None:
     assert canonical_name(text) is None
 
 

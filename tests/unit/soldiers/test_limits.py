@@ -71,18 +71,18 @@ def test_a_time_of_day_that_has_just_passed_is_not_that_of_tomorrow() -> None:
     assert parse_usage_limit("limit reached, resets 11am", NOW) == at(11, day=16)
 
 
-def test_a_date_at_the_turn_of_the_year_is_of_the_next() -> None:
+def test_a_date_in_january_read_in_december_is_in_the_next_year() -> None:
     eve = datetime(2026, 12, 30, 12, tzinfo=UTC)
     assert parse_usage_limit("weekly limit reached, resets Jan 2, 8am", eve) == at(8, day=2, month=1, year=2027)
 
 
-def test_a_limit_that_ends_at_once_still_gives_the_vendor_a_moment() -> None:
+def test_a_usage_limit_lasts_at_least_a_minute() -> None:
     assert parse_usage_limit("Your quota will reset after 0s.", NOW) == NOW + timedelta(minutes=1)
 
 
 def test_a_looping_agent_is_warned_and_then_given_up() -> None:
-    circles = LoopDetector(length=3)
-    advice = [circles.record_call("Bash", "ls") for _ in range(6)]
+    detector = LoopDetector(length=3)
+    advice = [detector.record_call("Bash", "ls") for _ in range(6)]
     assert advice == [
         LoopAdvice.CONTINUE,
         LoopAdvice.CONTINUE,
@@ -94,18 +94,18 @@ def test_a_looping_agent_is_warned_and_then_given_up() -> None:
 
 
 def test_another_call_in_between_is_progress() -> None:
-    circles = LoopDetector(length=3)
+    detector = LoopDetector(length=3)
     calls = [("Bash", "ls"), ("Bash", "ls"), ("Bash", "ls src"), ("Read", "ls src"), ("Bash", "ls"), ("Bash", "ls")]
-    assert {circles.record_call(*call) for call in calls} == {LoopAdvice.CONTINUE}
+    assert {detector.record_call(*call) for call in calls} == {LoopAdvice.CONTINUE}
 
 
-def test_calls_without_a_subject_are_not_alike() -> None:
-    circles = LoopDetector(length=3)
-    assert {circles.record_call("Bash", "") for _ in range(10)} == {LoopAdvice.CONTINUE}
+def test_calls_without_a_detail_are_not_repetitions() -> None:
+    detector = LoopDetector(length=3)
+    assert {detector.record_call("Bash", "") for _ in range(10)} == {LoopAdvice.CONTINUE}
 
 
 def test_a_nudge_names_the_call_that_the_agent_repeated() -> None:
-    circles = LoopDetector(length=2)
-    circles.record_call("Bash", "x" * 500)
-    circles.record_call("Bash", "x" * 500)
-    assert circles.nudge.startswith(f"You called Bash 2 times in a row with the same input: {'x' * 200}…\n")
+    detector = LoopDetector(length=2)
+    detector.record_call("Bash", "x" * 500)
+    detector.record_call("Bash", "x" * 500)
+    assert detector.nudge.startswith(f"You called Bash 2 times in a row with the same input: {'x' * 200}…\n")

@@ -42,7 +42,7 @@ async def test_model_calls_between_turns_count_for_the_next_one() -> None:
     assert (meter.usd, meter.claimed_usd, meter.unclaimed_usd) == (1.5, 1.0, 0.5)
 
 
-async def test_once_the_budget_is_spent_nothing_is_asked_until_there_is_more() -> None:
+async def test_no_call_is_admitted_after_the_budget_is_spent_until_a_turn_has_more() -> None:
     meter = Meter()
     meter.begin_turn(1.0)
     await costs(meter, 500_000)
@@ -61,7 +61,7 @@ async def test_the_cost_before_a_turn_is_within_its_budget() -> None:
     assert await meter.admit(UPSTREAM, MODEL, MOST) is None
 
 
-async def test_of_calls_that_might_go_beyond_the_budget_one_waits_for_the_other() -> None:
+async def test_calls_that_might_exceed_the_budget_together_wait_for_each_other() -> None:
     meter = Meter()
     meter.begin_turn(1.0)
     first = await asked(meter)
@@ -90,7 +90,7 @@ async def test_calls_that_stay_within_the_budget_do_not_wait() -> None:
     assert meter.usd == 0.012
 
 
-async def test_an_answer_that_never_came_costs_what_was_asked_and_a_refused_one_nothing() -> None:
+async def test_a_call_without_an_answer_costs_its_prompt_and_a_refused_one_nothing() -> None:
     meter = Meter()
     with await asked(meter):
         pass
@@ -109,11 +109,11 @@ TEXT = b'data: {"type": "content_block_delta", "delta": {"text": "%s"}}\n\n'
     ("seconds", "came", "usd"),
     [
         # Each started second counts 200 tokens at $20 per million; an unreported prompt counts as it was sent.
-        pytest.param(0.0, b"", 2.0 + 0.004, id="left at once"),
+        pytest.param(0.0, b"", 2.0 + 0.004, id="disconnected at once"),
         pytest.param(9.5, b"", 2.0 + 0.04, id="thoughts that are not shown"),
-        pytest.param(9.5, START, 1.0 + 0.04, id="a prompt as the vendor told"),
-        pytest.param(9.5, START + TEXT % (b"x" * 10_000), 1.0 + 0.1, id="faster than models are"),
-        pytest.param(1000.0, START, 1.0 + 1.28, id="all that the question allows"),
+        pytest.param(9.5, START, 1.0 + 0.04, id="a prompt that the vendor reported"),
+        pytest.param(9.5, START + TEXT % (b"x" * 10_000), 1.0 + 0.1, id="more text than the assumed speed"),
+        pytest.param(1000.0, START, 1.0 + 1.28, id="the limit of the request"),
     ],
 )
 async def test_an_answer_that_is_cut_off_costs_what_the_model_may_have_written(
@@ -144,7 +144,7 @@ async def test_an_abandoned_answer_costs_the_maximum_unless_the_vendor_reported_
     assert meter.usd == pytest.approx(usd)
 
 
-async def test_questions_that_are_cut_off_at_once_spend_the_budget_too() -> None:
+async def test_calls_that_are_cut_off_at_once_spend_the_budget_too() -> None:
     meter = Meter()
     meter.begin_turn(1.0)
     asked_for = 0
@@ -155,7 +155,7 @@ async def test_questions_that_are_cut_off_at_once_spend_the_budget_too() -> None
     assert meter.usd == pytest.approx(1.0, abs=0.01)
 
 
-async def test_a_reported_cost_that_differs_is_a_finding_once() -> None:
+async def test_a_reported_cost_that_differs_causes_one_warning() -> None:
     meter = Meter()
     reported = []
     for _ in range(3):
@@ -171,7 +171,7 @@ async def test_a_reported_cost_that_differs_is_a_finding_once() -> None:
 
 
 @pytest.mark.parametrize("reported", [0.0, 0.96, 1.0, 1.04])
-async def test_a_reported_cost_close_to_the_metered_one_or_missing_is_not_a_finding(reported: float) -> None:
+async def test_a_reported_cost_close_to_the_metered_one_or_missing_causes_no_warning(reported: float) -> None:
     meter = Meter()
     meter.begin_turn(None)
     await costs(meter, 250_000)

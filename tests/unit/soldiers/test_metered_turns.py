@@ -31,7 +31,7 @@ async def test_completed_turns_report_their_cost_themselves(tmp_path: Path) -> N
     assert (end.cost_usd, reported) == (0.5, [])
 
 
-async def test_the_end_of_the_agent_shows_the_cost_of_all_turns(tmp_path: Path) -> None:
+async def test_when_the_agent_ends_the_cost_of_all_turns_is_reported(tmp_path: Path) -> None:
     reported: list[float] = []
     turns = await the_turns(tmp_path, reported)
     await turns.take(Prompt(id="t1#1", text=scripted({"cost": 0.5})), lambda _: None)
@@ -40,7 +40,7 @@ async def test_the_end_of_the_agent_shows_the_cost_of_all_turns(tmp_path: Path) 
     assert reported == [0.75]
 
 
-async def test_the_cost_of_an_ended_turn_is_reported(tmp_path: Path) -> None:
+async def test_the_cost_of_a_cancelled_turn_is_reported(tmp_path: Path) -> None:
     reported: list[float] = []
     turns = await the_turns(tmp_path, reported)
     waits = asyncio.Event()
@@ -106,7 +106,7 @@ async def test_a_meter_ends_a_turn_that_reports_no_cost(tmp_path: Path) -> None:
     assert (caught.value.cost_usd, meter.unclaimed_usd) == (1.25, 0.0)
 
 
-async def test_the_unreported_cost_of_a_cancelled_turn_is_reported_later(tmp_path: Path) -> None:
+async def test_no_cost_of_a_cancelled_turn_is_lost(tmp_path: Path) -> None:
     reported: list[float] = []
     meter = Meter()
     turns = await the_turns(tmp_path, reported, meter)

@@ -1,4 +1,4 @@
-"""An agent that ends its turn without a result is sent back once."""
+"""An agent that ends its turn without a result is asked for it once."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ PROMPT = Prompt(id="w1-t1#1", text="Do it.", budget_usd=2.0)
 ANSWERED = TurnAnswer("I am done.", 0.5)
 
 
-class SentBack:
+class AgentAskedAgain:
     """An agent that is asked again: it reports or not, and ends its turn as given."""
 
     def __init__(self, space: Path, end: TurnAnswer | TurnQuestion | AgentFailed | AgentGone, *, reports: bool) -> None:
@@ -31,42 +31,42 @@ class SentBack:
         return self._end
 
 
-async def test_a_turn_with_a_result_is_not_sent_back(tmp_path: Path) -> None:
+async def test_an_agent_with_a_result_is_not_asked_again(tmp_path: Path) -> None:
     (tmp_path / RESULT_FILE).write_text(json.dumps({"status": "failed", "summary": "no", "error": "no"}))
-    agent = SentBack(tmp_path, TurnAnswer("again", 1.0), reports=False)
+    agent = AgentAskedAgain(tmp_path, TurnAnswer("again", 1.0), reports=False)
     assert await request_missing_result(PROMPT, ANSWERED, tmp_path, agent) == ANSWERED
     assert agent.prompts == []
 
 
-async def test_a_question_is_not_sent_back(tmp_path: Path) -> None:
-    agent = SentBack(tmp_path, TurnAnswer("again", 1.0), reports=False)
+async def test_an_agent_that_asked_a_question_is_not_asked_for_a_result(tmp_path: Path) -> None:
+    agent = AgentAskedAgain(tmp_path, TurnAnswer("again", 1.0), reports=False)
     asked = TurnQuestion("Which one?", (), 0.5)
     assert await request_missing_result(PROMPT, asked, tmp_path, agent) == asked
     assert agent.prompts == []
 
 
-async def test_a_turn_without_a_result_is_sent_back_once_and_keeps_its_answer(tmp_path: Path) -> None:
-    agent = SentBack(tmp_path, TurnAnswer("Reported.", 0.25), reports=True)
+async def test_an_agent_without_a_result_is_asked_once_and_its_first_answer_counts(tmp_path: Path) -> None:
+    agent = AgentAskedAgain(tmp_path, TurnAnswer("Reported.", 0.25), reports=True)
     assert await request_missing_result(PROMPT, ANSWERED, tmp_path, agent) == TurnAnswer("I am done.", 0.75)
     assert agent.prompts == [Prompt(id="w1-t1#1", text=RESULT_REQUEST, budget_usd=1.5)]
 
 
 async def test_an_agent_that_never_reports_has_failed_and_its_cost_is_that_of_both_turns(tmp_path: Path) -> None:
-    agent = SentBack(tmp_path, TurnAnswer("I am really done.", 0.25), reports=False)
+    agent = AgentAskedAgain(tmp_path, TurnAnswer("I am really done.", 0.25), reports=False)
     with pytest.raises(AgentFailed, match="without a result") as failed:
         await request_missing_result(PROMPT, ANSWERED, tmp_path, agent)
     assert failed.value.cost_usd == 0.75
     assert agent.prompts == [Prompt(id="w1-t1#1", text=RESULT_REQUEST, budget_usd=1.5)]
 
 
-async def test_an_agent_that_was_sent_back_may_ask_instead(tmp_path: Path) -> None:
-    agent = SentBack(tmp_path, TurnQuestion("Which one?", ("a",), 0.25), reports=False)
+async def test_an_agent_that_is_asked_for_a_result_may_ask_a_person_instead(tmp_path: Path) -> None:
+    agent = AgentAskedAgain(tmp_path, TurnQuestion("Which one?", ("a",), 0.25), reports=False)
     assert await request_missing_result(PROMPT, ANSWERED, tmp_path, agent) == TurnQuestion("Which one?", ("a",), 0.75)
 
 
 @pytest.mark.parametrize("failure", [AgentFailed("no model", 0.25), AgentGone("killed", 0.25)])
 async def test_a_second_turn_that_fails_costs_both(tmp_path: Path, failure: AgentFailed | AgentGone) -> None:
-    agent = SentBack(tmp_path, failure, reports=False)
+    agent = AgentAskedAgain(tmp_path, failure, reports=False)
     with pytest.raises(type(failure)) as failed:
         await request_missing_result(PROMPT, ANSWERED, tmp_path, agent)
     assert failed.value.cost_usd == 0.75

@@ -28,19 +28,19 @@ def a_venv(folder: Path, python: Path) -> Path:
     return a_file(folder / "bin" / "tool")
 
 
-def test_of_a_program_its_folder_is_seen(tmp_path: Path) -> None:
+def test_the_folder_of_a_program_is_visible(tmp_path: Path) -> None:
     assert folders_of_program(a_file(tmp_path / "tools" / "tool")) == (tmp_path / "tools",)
     assert folders_of_program(Path("/bin/sh")) == ()
 
 
-def test_of_a_toolchain_of_rust_its_libraries_are_seen_too(tmp_path: Path) -> None:
+def test_the_libraries_of_a_rust_toolchain_are_visible_too(tmp_path: Path) -> None:
     a_file(tmp_path / "stable" / "lib" / "rustlib" / "components")
     cargo = a_file(tmp_path / "stable" / "bin" / "cargo")
     assert folders_of_program(cargo) == (tmp_path / "stable",)
     assert set(folders_of_tools(cargo.parent)) == {tmp_path / "stable", cargo.parent}
 
 
-def test_of_a_virtual_environment_all_is_seen_and_the_python_that_it_was_made_of(tmp_path: Path) -> None:
+def test_a_virtual_environment_and_its_python_are_visible(tmp_path: Path) -> None:
     python = a_python(tmp_path / "pythons" / "3.12.4")
     (tmp_path / "pythons" / "3.12").symlink_to("3.12.4")
     tool = a_venv(tmp_path / "venv", tmp_path / "pythons" / "3.12" / "bin" / python.name)
@@ -78,7 +78,7 @@ def test_links_of_a_folder_that_lead_to_other_files_show_nothing_more(tmp_path: 
     assert folders_of_tools(tmp_path / "nowhere") == ()
 
 
-def test_the_tools_of_a_person_are_found_the_newest_first(tmp_path: Path) -> None:
+def test_toolchains_in_a_home_are_found_newest_first(tmp_path: Path) -> None:
     assert toolchain_programs(tmp_path) == []
     assert toolchain_environment(tmp_path) == {}
     for name in (".cargo/bin", ".local/bin", ".nvm/versions/node/v9.1.0/bin", ".nvm/versions/node/v20.3.1/bin"):

@@ -132,7 +132,7 @@ def test_secrets_that_overlap_are_removed_together() -> None:
     assert Redaction(["abcdefgh-1", "efgh-12345"]).text("<abcdefgh-12345>") == f"<{REDACTED}>"
 
 
-def test_more_secrets_may_become_known() -> None:
+def test_adding_secrets_leaves_the_first_redaction_unchanged() -> None:
     first = Redaction(["first-secret"])
     both = first.with_secrets(["second-secret"])
     assert both.text("first-secret second-secret") == f"{REDACTED} {REDACTED}"
@@ -165,7 +165,7 @@ def test_a_secret_that_comes_in_pieces_is_removed(token: str, size: int) -> None
 
 
 @pytest.mark.parametrize("size", [1000, 4096, 50_000])
-def test_a_secret_in_pieces_is_removed_also_where_no_line_ends(size: int) -> None:
+def test_a_secret_in_pieces_is_removed_from_a_text_without_line_ends(size: int) -> None:
     token = f"sk-ant-{BODY * 3}"
     text = ("." * 9_973 + token) * 30
     stream = RedactedStream(DEFAULT_REDACTION)
@@ -199,7 +199,7 @@ async def test_output_of_a_program_is_appended_without_secrets(tmp_path: Path) -
     assert path.read_text() == f"earlier\nwarning: ö\nkey {REDACTED}\nlast words"
 
 
-async def test_bytes_that_are_no_text_do_no_harm(tmp_path: Path) -> None:
+async def test_bytes_that_are_not_text_are_written_too(tmp_path: Path) -> None:
     source = asyncio.StreamReader()
     source.feed_data(b"\xff\xfe binary \x00\n")
     source.feed_eof()
@@ -207,7 +207,7 @@ async def test_bytes_that_are_no_text_do_no_harm(tmp_path: Path) -> None:
     assert b" binary \x00\n" in (tmp_path / "soldier.err").read_bytes()
 
 
-async def test_a_flood_is_cut_off_and_drained(tmp_path: Path) -> None:
+async def test_output_beyond_the_maximum_file_size_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "soldier.err"
     with path.open("wb") as file:
         file.truncate((64 << 20) - 100)
@@ -219,7 +219,7 @@ async def test_a_flood_is_cut_off_and_drained(tmp_path: Path) -> None:
     assert path.read_bytes().endswith(b"is left out]\n")
 
 
-def test_variables_that_are_named_as_secrets_are_hold_secrets() -> None:
+def test_variables_whose_names_look_like_secrets_are_found() -> None:
     environment = {
         "GITHUB_TOKEN": "a",
         "api_key": "b",
@@ -241,7 +241,7 @@ PROCESSOR_SECONDS = 15
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_no_text_takes_long_however_it_was_made(hostile: str) -> None:
+def test_no_hostile_text_takes_long(hostile: str) -> None:
     began = time.process_time()
     DEFAULT_REDACTION.text(hostile * (1_200_000 // len(hostile)))
     # Processor time, which other load does not change: tenths of a second, or minutes if an expression is quadratic.

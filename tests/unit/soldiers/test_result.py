@@ -72,7 +72,7 @@ def test_a_report_that_needs_a_person_is_a_question(tmp_path: Path) -> None:
     assert apply_reported_status(ANSWERED, tmp_path) == TurnQuestion("Which one?", ("a", "b"), 0.5)
 
 
-def test_a_refusal_is_forgotten_before_the_next_turn_and_a_success_is_not(tmp_path: Path) -> None:
+def test_an_unsuccessful_result_is_removed_before_the_next_turn_and_a_success_is_kept(tmp_path: Path) -> None:
     report(tmp_path, status="needs_human", question="Which one?")
     remove_unsuccessful_result(tmp_path)
     assert read_result(tmp_path) is None

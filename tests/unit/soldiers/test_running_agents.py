@@ -44,7 +44,7 @@ class StubbornAgent(InstantAgent):
 
 
 class StubbornAgents(InstantAgents):
-    """Agents of which each refuses to be stopped once."""
+    """Agents that each fail to stop the first time."""
 
     async def start(self, launch: Launch) -> StubbornAgent:
         session = open_session(launch.transcript, soldier_id=launch.soldier_id, session=None, model="", durable=False)
@@ -76,7 +76,7 @@ async def test_an_agent_waits_for_a_slot_and_gets_it_when_another_ends(tmp_path:
     await agents.end(second, AT_ONCE)
 
 
-async def test_a_start_that_is_given_up_takes_no_slot(tmp_path: Path) -> None:
+async def test_a_cancelled_start_takes_no_slot(tmp_path: Path) -> None:
     client = SlowAgents()
     agents = RunningAgents(client, 1, Gone())
     given_up = asyncio.create_task(agents.start(a_launch(tmp_path), a_start("w1"), AsyncExitStack()))

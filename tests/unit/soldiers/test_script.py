@@ -33,11 +33,11 @@ STEPS: list[tuple[dict[str, Any], script.ScriptStep]] = [
 
 
 @pytest.mark.parametrize(("written", "step"), STEPS)
-def test_a_step_is_read_as_it_is_meant(written: dict[str, Any], step: script.ScriptStep) -> None:
+def test_each_kind_of_step_is_parsed(written: dict[str, Any], step: script.ScriptStep) -> None:
     assert parse_script(scripted(written)) == (step,)
 
 
-def test_every_kind_of_step_is_tried_here() -> None:
+def test_the_samples_include_every_kind_of_step() -> None:
     assert {type(step) for _, step in STEPS} == set(script.KINDS.values())
 
 
@@ -74,7 +74,7 @@ def test_a_longer_fence_may_hold_a_shorter_one() -> None:
         ('{"hang": "for ever"}', "line 2"),
     ],
 )
-def test_a_wrong_line_is_named_with_what_is_wrong(line: str, reason: str) -> None:
+def test_an_invalid_line_is_reported_with_its_number_and_the_reason(line: str, reason: str) -> None:
     with pytest.raises(AgentFailed, match=reason) as caught:
         parse_script(f'```script\n{{"say": "a"}}\n{line}\n```')
     assert "line 2 of the script" in str(caught.value)

@@ -47,7 +47,7 @@ async def test_a_report_waits_for_the_next_prompt_without_a_script(player: Playe
     assert await player.answer("t1-report#1") == "# Findings"
 
 
-async def test_every_attempt_at_a_report_gets_it_and_no_other_prompt(player: Player) -> None:
+async def test_only_the_attempts_at_one_report_get_the_report_text(player: Player) -> None:
     await player.answer("t1#1", scripted({"report": "# Findings"}))
     assert await player.answer("t1-report#1") == "# Findings"
     assert await player.answer("t1-report#2") == "# Findings"
@@ -88,7 +88,7 @@ async def test_a_chain_of_attempts_continues_with_the_first_script(player: Playe
     assert (tmp_path / "log").read_text() == "abc"
 
 
-async def test_a_reply_is_remembered_by_the_attempts_after_it(player: Player) -> None:
+async def test_later_attempts_use_the_reply_to_an_earlier_one(player: Player) -> None:
     text = scripted({"ask": "Which?"}, {"fail": "once", "first_time_only": True}, {"answer": "so {reply}"})
     await player.play(Prompt(id="t1#1", text=text))
     with pytest.raises(AgentFailed):

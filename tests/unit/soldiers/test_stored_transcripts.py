@@ -22,7 +22,7 @@ class CountedTexts(MemoryTexts):
         return found
 
 
-async def told(line_bytes: int, pieces: int, lines_per_piece: int) -> CountedTexts:
+async def stored_texts(line_bytes: int, pieces: int, lines_per_piece: int) -> CountedTexts:
     line = b'{"text": "' + b"x" * (line_bytes - 13) + b'"}\n'
     content, texts = line * lines_per_piece, CountedTexts()
     await texts.append(
@@ -39,7 +39,7 @@ async def told(line_bytes: int, pieces: int, lines_per_piece: int) -> CountedTex
 async def test_a_page_costs_at_most_two_statements_and_the_pages_are_complete(
     line_bytes: int, pieces: int, lines_per_piece: int
 ) -> None:
-    texts = await told(line_bytes, pieces, lines_per_piece)
+    texts = await stored_texts(line_bytes, pieces, lines_per_piece)
     source, offset, entries = StoredTranscript(texts, "wf-1", "soldier-1"), 0, 0
     while True:
         texts.statements = texts.size = 0

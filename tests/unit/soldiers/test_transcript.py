@@ -50,7 +50,7 @@ def test_a_reader_continues_at_its_offset(path: Path) -> None:
     assert read_page(path, second.next_offset).entries == []
 
 
-def test_a_page_ends_after_about_as_much_as_was_asked_for(path: Path) -> None:
+def test_a_page_has_about_the_requested_size(path: Path) -> None:
     for number in range(10):
         append_entry(path, {"n": number, "text": "x" * 100})
     page = read_page(path, at_most=200)
@@ -83,12 +83,12 @@ def test_an_incomplete_line_does_not_swallow_the_next(path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [b"[1]\n", b"\xff\xfe\n", b'{"text": "\xff"}\n', b"\n", b"nonsense\n"])
-def test_a_line_that_holds_no_entry_is_passed_over(path: Path, line: bytes) -> None:
+def test_a_line_that_is_not_an_entry_is_skipped(path: Path, line: bytes) -> None:
     path.write_bytes(b'{"n": 1}\n' + line + b'{"n": 2}\n')
     assert read_entries(path) == [{"n": 1}, {"n": 2}]
 
 
-def test_a_missing_transcript_is_missing(path: Path) -> None:
+def test_reading_a_missing_transcript_raises_file_not_found(path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_entries(path)
 
@@ -135,7 +135,7 @@ def test_the_tail_begins_with_a_whole_line(path: Path, size: int) -> None:
         ),
     ],
 )
-def test_an_update_has_an_entry(update: TurnUpdate, entry: dict[str, Any]) -> None:
+def test_each_kind_of_update_becomes_an_entry(update: TurnUpdate, entry: dict[str, Any]) -> None:
     assert to_entry(update, TURN) == {"prompt": TURN, **entry}
 
 

@@ -116,7 +116,7 @@ class LateBiller(Agent):
         self._interrupted.set()
 
     async def stop(self, grace: timedelta) -> None:
-        """Be gone already."""
+        """Do nothing, because no process runs."""
 
     async def wait_for_end(self) -> str:
         return "it never ran"
@@ -200,13 +200,13 @@ async def test_a_limit_of_the_vendor_is_passed_on_and_the_script_continues_after
 SAME = "until rm go; do sleep 0.01; done 2>/dev/null"
 
 
-def circling(times: int, *more: dict[str, object]) -> str:
+def looping(times: int, *more: dict[str, object]) -> str:
     """Return a script that repeats one step, and waits before each repetition."""
     return scripted({"cost": 0.25}, *[{"run": SAME}] * times, *more)
 
 
 def hearing(reported: list[TurnUpdate], folder: Path) -> Callable[[TurnUpdate], None]:
-    """Return a callback that records updates, and interrupts at one chosen tool call."""
+    """Return a callback that records updates, and lets all tool calls end but each LOOP_LENGTH-th."""
 
     def hear(update: TurnUpdate) -> None:
         reported.append(update)
@@ -219,7 +219,7 @@ def hearing(reported: list[TurnUpdate], folder: Path) -> Callable[[TurnUpdate], 
 async def test_a_looping_agent_is_warned_and_continues(tmp_path: Path) -> None:
     reported: list[TurnUpdate] = []
     agent = await an_agent(tmp_path)
-    text = circling(LOOP_LENGTH, {"cost": 0.5}, {"answer": "out"})
+    text = looping(LOOP_LENGTH, {"cost": 0.5}, {"answer": "out"})
     ended = await take_turn(agent, Prompt(id="t1#1", text=text), LONG, hearing(reported, tmp_path))
     assert ended == TurnAnswer("out", 0.75)
     assert [update for update in reported if isinstance(update, CostUpdate)] == [CostUpdate(0.25), CostUpdate(0.75)]
@@ -230,13 +230,13 @@ async def test_a_looping_agent_is_warned_and_continues(tmp_path: Path) -> None:
 async def test_an_agent_that_keeps_looping_fails_its_turn(tmp_path: Path) -> None:
     agent = await an_agent(tmp_path)
     with pytest.raises(AgentLoops, match=f"the agent called run {LOOP_LENGTH} times in a row") as caught:
-        await take_turn(agent, Prompt(id="t1#1", text=circling(3 * LOOP_LENGTH)), LONG, hearing([], tmp_path))
+        await take_turn(agent, Prompt(id="t1#1", text=looping(3 * LOOP_LENGTH)), LONG, hearing([], tmp_path))
     assert caught.value.cost_usd == 0.25
 
 
 async def test_the_cost_of_all_prompts_of_a_turn_is_bounded(tmp_path: Path) -> None:
     agent = await an_agent(tmp_path)
-    text = circling(LOOP_LENGTH, {"cost": 0.5}, {"wait_for": "never"})
+    text = looping(LOOP_LENGTH, {"cost": 0.5}, {"wait_for": "never"})
     with pytest.raises(BudgetSpent) as caught:
         await take_turn(agent, Prompt(id="t1#1", text=text, budget_usd=0.7), LONG, hearing([], tmp_path))
     assert caught.value.cost_usd == 0.75

@@ -126,9 +126,7 @@ def test_an_answer_cut_into_any_pieces_shows_the_same_usage(name: str, data: st.
 @pytest.mark.parametrize("name", ANSWERS)
 @settings(max_examples=25)
 @given(data=st.data())
-def test_an_answer_that_is_cut_off_costs_no_more_than_is_known_of_it_and_never_fails(
-    name: str, data: st.DataObject
-) -> None:
+def test_a_cut_off_answer_shows_the_reported_prompt_size_or_none(name: str, data: st.DataObject) -> None:
     vendor, answer, _, tokens = ANSWERS[name]
     reader = read(vendor, answer[: data.draw(st.integers(0, len(answer)))])
     found = reader.tokens
@@ -157,7 +155,7 @@ def test_usage_of_another_form_counts_nothing(answer: bytes, vendor: Vendor) -> 
     assert read(vendor, answer).tokens.prompt == 0
 
 
-def test_a_stream_that_breaks_off_counts_what_was_read_and_guesses_what_was_written() -> None:
+def test_a_broken_stream_counts_the_reported_prompt_and_estimates_the_output() -> None:
     delta = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x" * 1000}}
     reader = read(Vendor.ANTHROPIC, stream(ANTHROPIC_EVENTS[0], delta))
     assert not reader.is_final
@@ -171,7 +169,7 @@ def test_an_answer_that_cannot_be_read_is_not_free() -> None:
 
 
 @pytest.mark.parametrize("begin", [b"data: ", b"{"])
-def test_an_answer_without_end_is_not_kept(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_answer_is_not_kept_in_memory(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "_BYTES_MAX", 1000)
     reader = UsageReader(Vendor.ANTHROPIC)
     reader.feed(begin)
@@ -234,7 +232,7 @@ def test_any_other_ending_is_another_model_whose_price_is_a_guess(model: str, ow
         ("our-own", 0.0),
     ],
 )
-def test_the_longest_name_counts_and_of_the_same_one_the_price_of_the_operator(model: str, usd: float) -> None:
+def test_the_longest_matching_name_counts_and_prices_of_the_operator_take_precedence(model: str, usd: float) -> None:
     names = {"gpt-5": 7.0, "gpt-5.1-codex": 8.0, "our-own": 0.0}
     own = {name: Price(input=price, output=price) for name, price in names.items()}
     assert prices.OPENAI.bill(MILLION, model, own=own) == prices.Bill(usd)
@@ -247,7 +245,7 @@ def test_a_price_of_the_operator_is_the_same_for_long_prompts() -> None:
     assert prices.GEMINI.bill(MILLION, PRO, own=own).usd == 1.0
 
 
-def test_the_name_of_the_vendor_counts_before_the_asked_one() -> None:
+def test_the_model_name_in_the_answer_counts_before_the_requested_one() -> None:
     assert prices.OPENAI.bill(MILLION, "gpt-5-mini-2025-08-07", "gpt-5-pro", own={}).usd == 0.25
     assert prices.OPENAI.bill(MILLION, "somebody's", "gpt-5-pro", own={}) == prices.Bill(15.0)
 

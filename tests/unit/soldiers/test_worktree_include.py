@@ -50,20 +50,20 @@ def test_an_unlisted_file_is_not_copied(text: str, path: str) -> None:
     assert not takes(text, path)
 
 
-def test_a_pattern_that_was_made_to_take_long_does_not() -> None:
+def test_a_hostile_pattern_is_matched_quickly() -> None:
     hostile = "**/" * 300 + "*a" * 300 + "b"
     (pattern,) = parse_patterns(hostile)
     assert not pattern.matches(PurePosixPath("/".join(["a" * 200] * 20)))
 
 
-def test_a_checkout_without_the_file_or_with_a_link_in_its_place_asks_for_nothing(tmp_path: Path) -> None:
+def test_a_checkout_without_the_file_or_with_a_link_in_its_place_requests_nothing(tmp_path: Path) -> None:
     assert read_patterns(tmp_path) == []
     (tmp_path / "elsewhere").write_text("*\n")
     (tmp_path / NAME).symlink_to(tmp_path / "elsewhere")
     assert read_patterns(tmp_path) == []
 
 
-def test_a_file_beyond_all_measure_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_list_that_is_too_long_is_refused(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(".env\n" * 20_000)
     with pytest.raises(ProgramFailed, match=r"\.worktreeinclude has more than 64 kB"):
         read_patterns(tmp_path)

@@ -36,12 +36,12 @@ def meets(jql: str, **fields: Any) -> bool:
         "((project = QP AND key = QP-1)) and status = 'To Do'",
     ],
 )
-def test_a_ticket_meets(jql: str) -> None:
+def test_a_ticket_matches_the_query(jql: str) -> None:
     assert meets(jql)
 
 
 @pytest.mark.parametrize("jql", ["project = NOPE", "project = QP AND status = Done", "assignee = currentUser()"])
-def test_a_ticket_does_not_meet(jql: str) -> None:
+def test_a_ticket_does_not_match_the_query(jql: str) -> None:
     assert not meets(jql)
 
 
@@ -97,7 +97,7 @@ def test_a_query_without_a_condition_is_refused(jql: str) -> None:
         "nonsense ~~ (",
     ],
 )
-def test_an_unsupported_value_is_refused_with_the_supported_ones(jql: str) -> None:
+def test_an_unsupported_query_is_refused_with_the_supported_syntax(jql: str) -> None:
     with pytest.raises(
         JqlError, match=r"does not support the JQL '.+'\. The stand-in supports: assignee, key, project"
     ):

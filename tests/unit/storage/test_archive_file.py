@@ -83,7 +83,7 @@ def refused(file: Path) -> str:
     return str(refusal.value)
 
 
-@pytest.mark.parametrize("name", ["house.jsonl", "house.jsonl.gz"])
+@pytest.mark.parametrize("name", ["store.jsonl", "store.jsonl.gz"])
 def test_a_written_archive_is_read_back(tmp_path: Path, name: str) -> None:
     file = write(tmp_path / name)
     assert tuple(read_items(file)) == tuple(ITEMS)
@@ -92,22 +92,22 @@ def test_a_written_archive_is_read_back(tmp_path: Path, name: str) -> None:
 
 
 def test_every_line_is_json_that_people_can_read(tmp_path: Path) -> None:
-    first, event, *_, last = map(msgspec.json.decode, write(tmp_path / "house.jsonl").read_bytes().splitlines())
+    first, event, *_, last = map(msgspec.json.decode, write(tmp_path / "store.jsonl").read_bytes().splitlines())
     assert (first["format"], first["version"], first["from"]) == ("kingdom-storage", 1, "postgresql")
     assert (event["item"], event["maxAttempts"], event["envelope"]["type"]) == ("event", 5, "Step")
     assert (last["item"], last["census"]["deadEvents"]) == ("end", 1)
 
 
-def test_a_name_with_gz_is_compressed(tmp_path: Path) -> None:
-    plain, packed = write(tmp_path / "house.jsonl"), write(tmp_path / "house.jsonl.gz")
+def test_an_archive_whose_name_ends_with_gz_is_compressed(tmp_path: Path) -> None:
+    plain, packed = write(tmp_path / "store.jsonl"), write(tmp_path / "store.jsonl.gz")
     assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
 
 
-def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
-    assert write(tmp_path / "house.jsonl").stat().st_mode & 0o077 == 0
+def test_only_its_owner_may_read_an_archive(tmp_path: Path) -> None:
+    assert write(tmp_path / "store.jsonl").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("name", ["house.jsonl", "house.jsonl.gz"])
+@pytest.mark.parametrize("name", ["store.jsonl", "store.jsonl.gz"])
 def test_an_archive_that_was_cut_off_anywhere_is_refused(tmp_path: Path, name: str) -> None:
     whole = write(tmp_path / name).read_bytes()
     cut = tmp_path / f"cut-{name}"
@@ -119,29 +119,29 @@ def test_an_archive_that_was_cut_off_anywhere_is_refused(tmp_path: Path, name: s
     assert "ends too early" in refused(cut)
 
 
-def test_an_archive_of_which_any_byte_was_changed_is_refused(tmp_path: Path) -> None:
-    whole = write(tmp_path / "house.jsonl").read_bytes()
+def test_an_archive_with_any_changed_byte_is_refused(tmp_path: Path) -> None:
+    whole = write(tmp_path / "store.jsonl").read_bytes()
     changed = tmp_path / "changed.jsonl"
     for place in range(len(whole)):
         changed.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         refused(changed)
 
 
-def test_a_reading_that_was_changed_well_is_refused_by_its_digest(tmp_path: Path) -> None:
-    file = write(tmp_path / "house.jsonl")
+def test_an_archive_with_a_valid_change_is_refused_by_its_digest(tmp_path: Path) -> None:
+    file = write(tmp_path / "store.jsonl")
     file.write_bytes(file.read_bytes().replace(b'"maxAttempts":5', b'"maxAttempts":6'))
     assert "was changed after it was written" in refused(file)
 
 
 @pytest.mark.parametrize("more", [b"\n", b'{"item":"pause"}\n'])
 def test_anything_after_the_end_is_refused(tmp_path: Path, more: bytes) -> None:
-    file = write(tmp_path / "house.jsonl")
+    file = write(tmp_path / "store.jsonl")
     file.write_bytes(file.read_bytes() + more)
     assert "was changed" in refused(file)
 
 
 def test_an_archive_of_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
-    file = write(tmp_path / "house.jsonl")
+    file = write(tmp_path / "store.jsonl")
     file.write_bytes(file.read_bytes().replace(b'"version":1', b'"version":2', 1))
     with pytest.raises(Permanent, match=r"format version 2.* or a newer one"):
         read_header(file)
@@ -149,21 +149,21 @@ def test_an_archive_of_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"hello\n", b"{}\n", b'{"format":"other","version":1}\n', b"\xff\xfe\n"])
 def test_a_file_that_is_not_an_archive_is_reported(tmp_path: Path, text: bytes) -> None:
-    file = tmp_path / "house.jsonl"
+    file = tmp_path / "store.jsonl"
     file.write_bytes(text)
     with pytest.raises(Permanent, match="is not an archive"):
         read_header(file)
 
 
 def test_a_plain_file_with_a_compressed_name_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "house.jsonl.gz"
+    file = tmp_path / "store.jsonl.gz"
     file.write_bytes(b"hello")
     with pytest.raises(Permanent, match="is damaged"):
         read_header(file)
 
 
 def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
-    file = tmp_path / "house.jsonl"
+    file = tmp_path / "store.jsonl"
     file.write_text("precious")
     with pytest.raises(Permanent, match="already exists"):
         write(file)
@@ -183,7 +183,7 @@ def filesystem(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("filesystem")
 def test_a_file_that_appears_during_the_export_is_not_overwritten(tmp_path: Path) -> None:
-    file = tmp_path / "house.jsonl"
+    file = tmp_path / "store.jsonl"
     with pytest.raises(Permanent, match="already exists"), new_archive(file, "files", manifest([]), NOW):
         file.write_text("precious")
     assert file.read_text() == "precious"
@@ -192,7 +192,7 @@ def test_a_file_that_appears_during_the_export_is_not_overwritten(tmp_path: Path
 
 @pytest.mark.usefixtures("filesystem")
 def test_a_finished_export_leaves_nothing_but_its_file(tmp_path: Path) -> None:
-    file = write(tmp_path / "house.jsonl")
+    file = write(tmp_path / "store.jsonl")
     assert tuple(read_items(file)) == tuple(ITEMS)
     assert list(tmp_path.iterdir()) == [file]
     assert file.stat().st_nlink == 1
@@ -200,7 +200,7 @@ def test_a_finished_export_leaves_nothing_but_its_file(tmp_path: Path) -> None:
 
 def test_an_export_that_fails_leaves_no_file(tmp_path: Path) -> None:
     def fail() -> None:
-        with new_archive(tmp_path / "house.jsonl", "files", manifest(), NOW) as add:
+        with new_archive(tmp_path / "store.jsonl", "files", manifest(), NOW) as add:
             add(EVENT)
             assert list(tmp_path.iterdir()) != []
             raise RuntimeError("the store went away")
@@ -213,15 +213,15 @@ def test_an_export_that_fails_leaves_no_file(tmp_path: Path) -> None:
 def test_an_export_with_another_count_than_announced_leaves_no_file(tmp_path: Path) -> None:
     with (
         pytest.raises(Permanent, match="0 blocked keys instead of 1"),
-        new_archive(tmp_path / "house.jsonl", "files", manifest([EVENT, ITEMS[1]]), NOW) as add,
+        new_archive(tmp_path / "store.jsonl", "files", manifest([EVENT, ITEMS[1]]), NOW) as add,
     ):
         add(EVENT)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Permanent, match=r"nowhere/house\.jsonl cannot be used: No such file"):
-        write(tmp_path / "nowhere" / "house.jsonl")
+    with pytest.raises(Permanent, match=r"nowhere/store\.jsonl cannot be used: No such file"):
+        write(tmp_path / "nowhere" / "store.jsonl")
 
 
 @pytest.mark.parametrize(

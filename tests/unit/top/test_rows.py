@@ -128,7 +128,7 @@ def test_queues_show_how_much_waits_and_why() -> None:
     )
     shown = texts(build_rows(Pane.QUEUES, TopSnapshot(status=a_court_status(), streams=[stream])))
     assert shown[0] == ["court.event", "10000+", "2", "1", "2m", "dead letters: enter shows them"]
-    assert shown[1] == ["waiting room", "1000+", "", "", "", "soldiers is full"]
+    assert shown[1] == ["waiting events", "1000+", "", "", "", "soldiers is full"]
     (line,) = describe_queue([stream], [])
     assert line.plain == "10000 waiting, the oldest for 2m; 2 in progress; 1 dead"
 
@@ -160,7 +160,7 @@ def test_columns_fill_a_screen_and_no_more(width: int) -> None:
         assert min(widths) >= 5
 
 
-def test_text_of_strangers_is_one_line_without_anything_that_is_obeyed() -> None:
+def test_text_of_strangers_is_one_line_without_control_characters() -> None:
     seen = "a b \\x1b[31mc\\x07\\u202e\\x00\\u200bd \N{SNOWMAN} [b]e[/b]"
     assert plain("a\nb\t\x1b[31mc\x07\u202e\x00\u200bd \N{SNOWMAN} [b]e[/b]") == seen
     assert len(shorten("x" * 10_000)) == 500

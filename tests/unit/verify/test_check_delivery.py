@@ -22,7 +22,7 @@ def test_every_named_stream_gets_its_copy() -> None:
     assert kinds(trace.left(copies, *traces, traces[1])) == [ViolationKind.TWICE]
 
 
-def test_a_stream_takes_an_id_once() -> None:
+def test_an_id_that_a_stream_has_twice_is_found() -> None:
     trace = Trace().published(described("a"))
     assert kinds(trace.left([stored("a", 1), stored("a", 2)], applied("a"))) == [ViolationKind.DOUBLED]
     given = trace.claimed(1, (7, "a")).settled(1, p7="done")
@@ -37,7 +37,7 @@ def test_publishing_an_id_again_reports_a_duplicate() -> None:
         assert kinds(again.left(*left)) == found
 
 
-def test_a_position_belongs_to_one_event() -> None:
+def test_a_position_of_two_events_is_found() -> None:
     trace = Trace().published(described("a"), described("b"))
     assert kinds(trace.left([stored("a", 1), stored("b", 1)], applied("a"), applied("b"))) == [ViolationKind.DOUBLED]
 
@@ -52,17 +52,17 @@ def given_after(leases: float, *faults: str) -> list[ViolationKind]:
     return kinds(trace.left([stored("a")], applied("a")))
 
 
-def test_a_delayed_event_is_not_given_out_before_its_time_by_the_clock_of_the_store() -> None:
+def test_a_delayed_event_must_not_be_claimed_before_its_time_by_the_clock_of_the_store() -> None:
     assert given_after(2) == []
     assert given_after(1) == [ViolationKind.EARLY]
     assert given_after(1, "server_killed") == [ViolationKind.EARLY]
 
 
-def test_a_clock_that_a_fault_has_set_is_no_measure() -> None:
+def test_early_claims_are_not_reported_while_a_fault_has_changed_the_clock() -> None:
     assert given_after(1, "clock_forward") == []
 
 
-def test_of_those_that_ask_for_one_dedup_key_exactly_one_wins() -> None:
+def test_exactly_one_reaction_must_win_a_contested_dedup_key() -> None:
     trace = Trace().published(described("a"), described("b"))
     events = [stored("a", 1), stored("b", 2)]
     for winners, found in (("a", []), ("ab", [ViolationKind.CONTEST]), ("", [ViolationKind.CONTEST])):

@@ -20,7 +20,7 @@ def test_a_target_without_idempotency_is_called_again_only_after_a_refusal() -> 
 
 
 @pytest.mark.parametrize(("idempotency", "found"), [("time", []), ("identifier", [ViolationKind.REPEATED])])
-def test_a_stopped_sender_excuses_a_repeated_call_only_without_idempotency(
+def test_a_stopped_sender_excuses_a_repeated_call_only_with_idempotency_by_time(
     idempotency: str, found: list[ViolationKind]
 ) -> None:
     trace = Trace().published(described("a", call="c", idempotency=idempotency)).handling("started", "a", stream=ANY)

@@ -16,7 +16,7 @@ def test_a_retention_removes_only_ended_items() -> None:
 
 
 @pytest.mark.parametrize("read", ["a", "aab", "abb", "ba", ""])
-def test_a_follower_of_the_log_gets_every_entry_once_and_in_order(read: str) -> None:
+def test_a_reader_of_the_log_must_get_every_entry_once_and_in_order(read: str) -> None:
     trace = Trace().published(described("a"), described("b"))
     evidence = trace.left([stored("a", 1), stored("b", 2)], applied("a"), applied("b"))
     assert check(replace(evidence, read=[applied("a"), applied("b")])) == []

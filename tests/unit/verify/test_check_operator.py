@@ -45,7 +45,7 @@ def test_a_discarded_event_never_runs_again() -> None:
     assert kinds(again.left([stored("a", status="DISCARDED")])) == [ViolationKind.DISOBEYED]
 
 
-def test_nothing_is_given_out_of_a_paused_stream_but_what_was_asked_for_before() -> None:
+def test_a_claim_on_a_paused_stream_is_allowed_only_if_it_was_requested_before_the_pause() -> None:
     trace = Trace().published(described("a", streams=[PAUSED]))
 
     def judged(*steps: str) -> list[ViolationKind]:
@@ -82,7 +82,7 @@ def test_a_dead_event_that_was_repaired_and_redriven_must_be_done() -> None:
     assert kinds(run.left([stored("a", status="DEAD")])) == [ViolationKind.QUARANTINED]
 
 
-def test_the_end_of_an_unanswered_request_is_unknown() -> None:
+def test_an_unconfirmed_request_may_have_taken_effect_or_not() -> None:
     trace = Trace().published(described("a", fate="doomed")).line("redriving", mended=True, **OF_A)
     assert kinds(trace.left([stored("a", status="DEAD")])) == []
     assert kinds(trace.left([stored("a")], applied("a"))) == []
@@ -112,5 +112,5 @@ def test_a_dead_event_that_blocks_its_key_holds_all_later_ones_until_an_operator
     assert blocked(("redriving", "a"), ("started", "a"), ("finished", "a"), ("started", "b")) == []
 
 
-def test_an_operator_may_decide_before_the_worker_has_noted_the_death() -> None:
+def test_an_operator_may_decide_before_the_worker_has_recorded_the_dead_event() -> None:
     assert blocked(("discarding", "a"), ("settled", "a"), ("started", "b")) == []

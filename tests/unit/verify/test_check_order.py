@@ -16,7 +16,7 @@ def left_in_order(trace: Trace, *events: str) -> Evidence:
     return trace.left(rows, *(applied(event, key="k") for event in events))
 
 
-def test_a_store_that_turns_a_transaction_round_is_found_though_its_positions_fit() -> None:
+def test_a_store_that_reverses_a_transaction_is_found_although_its_positions_are_consistent() -> None:
     trace = Trace().published(FIRST, SECOND)
     assert kinds(left_in_order(trace, "a", "b")) == []
     assert kinds(left_in_order(trace, "b", "a")) == [ViolationKind.ORDER]

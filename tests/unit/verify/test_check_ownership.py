@@ -45,7 +45,7 @@ def test_two_healthy_handlers_of_one_key_never_overlap() -> None:
     assert judged(both_at_once(published())) == [ViolationKind.OVERLAP]
 
 
-def test_one_event_without_a_key_is_not_handled_twice_at_once_either() -> None:
+def test_two_handlers_of_one_event_without_a_key_must_not_overlap() -> None:
     trace = Trace().published(described("a"))
     for what in ("started", "finished"):
         for worker in (ONE, TWO):
@@ -53,14 +53,14 @@ def test_one_event_without_a_key_is_not_handled_twice_at_once_either() -> None:
     assert [finding.kind for finding in check(trace.left([stored("a")], applied("a")))] == [ViolationKind.OVERLAP]
 
 
-def test_keys_of_different_streams_and_different_keys_have_nothing_to_do_with_each_other() -> None:
+def test_handlers_of_different_keys_may_overlap() -> None:
     trace = Trace().published(described("a", key="k"), described("b", key="l"))
     events = [stored("a", 1, key="k", token=2), stored("b", 2, key="l", token=3)]
     traces = [applied("a", key="k", token=2), applied("b", key="l", token=3)]
     assert check(both_at_once(trace).left(events, *traces)) == []
 
 
-def test_a_holder_of_a_key_beyond_its_lease_may_learn_late_that_another_has_it() -> None:
+def test_a_handler_may_overlap_with_the_next_holder_only_after_its_lease_has_ended() -> None:
     held = published().claimed(2, (1, "a"), by=ONE, stream=LINE).handling("started", "a", token=2, by=ONE)
     for leases, found in ((0.9, [ViolationKind.OVERLAP]), (1.1, [])):
         trace = held.later(leases=leases).claimed(3, (2, "b"), by=TWO, stream=LINE)
@@ -68,13 +68,13 @@ def test_a_holder_of_a_key_beyond_its_lease_may_learn_late_that_another_has_it()
         assert judged(trace) == found
 
 
-def test_a_killed_process_handles_nothing_any_more() -> None:
+def test_the_handler_of_a_killed_process_ends_with_the_last_entry_of_the_process() -> None:
     trace = published().claimed(2, (1, "a"), by=ONE, stream=LINE).handling("started", "a", token=2, by=ONE)
     trace = trace.claimed(3, (2, "b"), by=TWO, stream=LINE).handling("started", "b", token=3, by=TWO)
     assert judged(trace) == []
 
 
-def test_two_of_one_lease_do_not_run_side_by_side_either() -> None:
+def test_two_handlers_of_one_lease_and_key_must_not_overlap() -> None:
     trace = published().claimed(2, (1, "a"), (2, "b"), by=ONE, stream=LINE)
     for what in ("started", "finished"):
         for event in ("a", "b"):
@@ -90,7 +90,7 @@ def given_again(trace: Trace) -> list[ViolationKind]:
     return judged(trace.line("lease_lost", by=ONE, tokens=[1]))
 
 
-def test_events_of_a_worker_are_given_to_no_other_before_its_lease_expires() -> None:
+def test_the_event_of_a_living_worker_must_not_be_claimed_again_before_its_lease_ends() -> None:
     held = published().claimed(1, (1, "a"), by=ONE, stream=LINE)
     assert given_again(held.later(leases=0.9)) == [ViolationKind.TAKEN]
     assert given_again(held.later(leases=1.1)) == []
@@ -104,7 +104,7 @@ def test_a_renewal_that_was_confirmed_counts() -> None:
     assert given_again(renewed.later(leases=1.1)) == []
 
 
-def test_an_event_that_was_given_back_may_be_given_to_another_worker() -> None:
+def test_an_event_that_may_have_been_settled_can_be_claimed_by_another_worker() -> None:
     held = published().claimed(1, (1, "a"), by=ONE, stream=LINE)
     assert given_again(held.settled(1, p1="retry")) == []
     assert given_again(held.line("settling", token=1, began=0, outcomes={"1": "done"})) == []
@@ -121,7 +121,7 @@ def test_a_settlement_whose_answer_was_lost_may_have_happened_although_its_repet
     assert given_again(repeated.line("not_settled", token=1, began=1, outcomes={"1": "retry"})) == []
 
 
-def test_a_host_without_a_heartbeat_holds_nothing() -> None:
+def test_the_event_of_a_process_without_later_entries_can_be_claimed_again() -> None:
     held = published().claimed(1, (1, "a"), by=ONE, stream=LINE)
     assert (
         judged(

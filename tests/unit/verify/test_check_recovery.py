@@ -27,12 +27,12 @@ def test_events_of_a_killed_worker_have_another_holder_within_a_few_leases() -> 
     assert recovered(30) == [ViolationKind.SLOW]
 
 
-def test_only_the_time_counts_in_which_a_worker_was_there() -> None:
+def test_times_without_a_running_worker_do_not_count() -> None:
     assert recovered(3, alone_for=10) == []
     assert recovered(30, alone_for=10) == [ViolationKind.SLOW]
 
 
-def test_if_others_waited_as_long_the_machine_is_to_blame() -> None:
+def test_waits_of_other_events_and_delays_of_the_machine_extend_the_limit() -> None:
     assert recovered(6, others_waited=3) == []
     assert recovered(8, others_waited=3) == [ViolationKind.SLOW]
     assert recovered(6, late_seconds=5) == []
@@ -57,7 +57,7 @@ def test_events_after_the_first_of_their_key_wait_for_it() -> None:
     assert check(trace.left(events, applied("a", key="k", token=2), applied("b", key="k", token=3))) == []
 
 
-def test_a_lease_counts_as_given_back_when_the_first_of_its_events_has_another_holder() -> None:
+def test_a_lease_counts_as_recovered_when_the_first_of_its_events_has_another_holder() -> None:
     trace = Trace().line("ready", by=TWO).published(described("a"), described("b"))
     trace = trace.claimed(1, (1, "a"), (2, "b"), by=ONE).line("exited", process=ONE, code=-9)
     trace = trace.later(leases=2).claimed(2, (1, "a"), by=TWO).settled(2, p1="done")

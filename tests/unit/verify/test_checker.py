@@ -122,7 +122,7 @@ def test_a_final_settlement_before_a_newer_claim_is_stale() -> None:
     assert kinds(trace.left([stored("a")], applied("a"))) == [ViolationKind.STALE]
 
 
-def test_giving_back_under_an_old_token_is_stale_only_if_a_newer_claim_was_there_before() -> None:
+def test_a_retry_under_an_old_token_is_stale_only_if_a_newer_claim_was_there_before() -> None:
     claimed = Trace().published(described("a")).claimed(1, (1, "a")).later(leases=2).claimed(2, (1, "a"))
     left = [stored("a", token=2)]
     assert kinds(claimed.settled(1, began=10**18, p1="retry").left(left, applied("a", token=2))) == [
@@ -146,7 +146,7 @@ def test_a_healthy_event_that_is_dead_was_quarantined() -> None:
     assert kinds(Trace().published(described("a")).left([stored("a", status="DEAD")])) == [ViolationKind.QUARANTINED]
 
 
-def test_a_poison_event_that_is_done_or_waits_is_not_dead() -> None:
+def test_a_poison_event_that_is_done_or_waits_is_found() -> None:
     for fate in ("poison", "doomed"):
         trace = Trace().published(described("a", fate=fate))
         assert kinds(trace.left([stored("a")])) == [ViolationKind.POISON]
@@ -163,7 +163,7 @@ def test_a_rolled_back_event_that_a_handler_has_seen_was_delivered() -> None:
     assert kinds(trace.left([])) == [ViolationKind.ROLLED_BACK]
 
 
-def test_an_unpublished_event_is_as_bad_as_a_rolled_back_one() -> None:
+def test_a_stored_event_that_was_never_published_is_found() -> None:
     assert kinds(Trace().left([stored("a")])) == [ViolationKind.ROLLED_BACK]
 
 

@@ -73,7 +73,7 @@ def _histories() -> Iterator[tuple[str, list[HistoryEntry], bool]]:
 
 
 @pytest.mark.parametrize(("history", "stale"), [pytest.param(h, s, id=name) for name, h, s in _histories()])
-def test_a_settlement_is_stale_where_another_has_claimed_the_event_on_the_same_server(
+def test_a_settlement_is_stale_if_another_worker_has_claimed_the_event_on_the_same_server(
     history: list[HistoryEntry], *, stale: bool
 ) -> None:
     found = list(stale_settlements(Evidence(history=history)))
@@ -88,7 +88,7 @@ def test_a_reaction_applied_under_one_token_and_done_under_another_is_stale() ->
 
 @pytest.mark.parametrize("way", ["applied", "called"])
 @pytest.mark.parametrize(("published_again", "findings"), [(frozenset[CopyId](), 1), (frozenset({("s", "first")}), 0)])
-def test_an_event_lost_and_published_again_has_no_place_in_its_key(
+def test_the_order_of_an_event_that_was_lost_and_published_again_is_not_checked(
     way: str, published_again: frozenset[CopyId], findings: int
 ) -> None:
     events = [

@@ -12,11 +12,11 @@ from kingdom.verify.nemesis import ExtraFault, Nemesis
 from kingdom.verify.process_config import ProcessConfig
 from tests.patience import PATIENCE_SECONDS
 
-NOBODY_LISTENS = "host=127.0.0.1 port=1 user=nobody"
+UNREACHABLE = "host=127.0.0.1 port=1 user=nobody"
 PART = ProcessConfig(
     role="worker",
     name="",
-    url=NOBODY_LISTENS,
+    url=UNREACHABLE,
     schema="verify",
     directory="",
     target_port=0,
@@ -41,7 +41,7 @@ def history(tmp_path: Path) -> Iterator[History]:
 def nemesis_with(strike: Strike, history: History) -> Nemesis:
     """Return a nemesis without processes and store, with one extra fault."""
     rng = random.Random(1)
-    store, fleet = trial_store(NOBODY_LISTENS, "verify"), Fleet(PART, history, rng)
+    store, fleet = trial_store(UNREACHABLE, "verify"), Fleet(PART, history, rng)
     faults = [ExtraFault(kind="server_killed", weight=1, strike=strike)]
     return Nemesis(fleet, store, history, rng, lease_seconds=1, extra_faults=faults)
 
@@ -54,9 +54,7 @@ async def inject_faults_until(over: asyncio.Event, nemesis: Nemesis) -> None:
     await asyncio.gather(injecting, return_exceptions=True)
 
 
-async def test_a_fault_of_a_bench_is_drawn_and_counted_under_its_kind_where_it_struck(
-    history: History, tmp_path: Path
-) -> None:
+async def test_a_fault_of_a_bench_is_counted_only_if_it_hit_something(history: History, tmp_path: Path) -> None:
     enough, tries = asyncio.Event(), 0
 
     async def strike(_: Nemesis) -> bool:

@@ -58,7 +58,7 @@ async def test_a_call_with_another_identifier_is_done_again(caller: Caller) -> N
     assert caller.acts() == ["accepted", "accepted"]
 
 
-async def test_a_lower_fence_is_refused_once_a_higher_one_was_seen_in_a_question(caller: Caller) -> None:
+async def test_a_lower_fence_is_refused_after_a_reconcile_with_a_higher_one(caller: Caller) -> None:
     status, _, body = await caller.post("/findings", fence=5, idempotency="fence")
     assert (status, body) == (200, {"happened": False})
     assert (await caller.post(fence=4, idempotency="fence"))[0] == 412

@@ -1,4 +1,4 @@
-"""A host is lost if its record did not change during a whole lease of uninterrupted checks, whatever clocks say."""
+"""A host is lost if its record did not change during a whole lease of uninterrupted checks by one observer."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_a_host_that_renews_is_never_lost() -> None:
         assert looks.after(9.9, a=version) == set()
 
 
-def test_only_the_silent_one_of_two_is_lost() -> None:
+def test_only_the_host_that_does_not_renew_is_lost() -> None:
     looks = LivenessChecks()
     looks.after(0.0, a=1, b=1)
     lost = [looks.after(5.0, a=1, b=version) for version in range(2, 8)]
@@ -64,7 +64,7 @@ def test_a_failed_check_of_the_hosts_restarts_the_lease() -> None:
     assert looks.steadily(7, a=1) == [set()] * 6 + [{"a"}]
 
 
-def test_a_host_that_returns_with_an_older_version_is_registered_again() -> None:
+def test_the_lease_restarts_for_a_host_that_was_missing_in_one_check() -> None:
     looks = LivenessChecks()
     looks.after(0.0, a=1)
     looks.after(5.0)
@@ -79,5 +79,5 @@ def test_checks_are_frequent_enough_for_the_shortest_lease(lease: float, pause: 
     assert monitor.pause_seconds(1.0) == pause
 
 
-def test_the_time_that_counts_only_grows() -> None:
+def test_the_boot_time_never_decreases() -> None:
     assert boot_time() <= boot_time()

@@ -103,7 +103,7 @@ def test_default_values_are_not_written() -> None:
     )
 
 
-def test_the_id_is_the_given_one_else_the_callers_else_made_from_the_name() -> None:
+def test_the_id_comes_from_the_file_else_from_the_caller_else_from_the_name() -> None:
     assert read_template(f"id: chosen\n{SMALLEST}", "t.yaml", template_id="other").id == "chosen"
     assert read_template(SMALLEST, "t.yaml", template_id="other").id == "other"
     assert read_template(SMALLEST, "t.yaml").id == "small"

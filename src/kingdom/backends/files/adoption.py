@@ -212,7 +212,7 @@ def _content(path: str) -> tuple[bytes, float]:
     try:
         return read_file(path), time.time() - status.st_mtime
     except PermissionError as error:
-        raise _RejectedFile("the user that runs this may not read it") from error
+        raise _RejectedFile("the user of this process may not read it") from error
 
 
 def _free_name(directory: str, name: str) -> str:

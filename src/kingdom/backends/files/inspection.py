@@ -38,7 +38,7 @@ class StoreInspection:
 
 
 def inspect_store(directory: Path) -> StoreInspection:
-    """Inspect the store in a directory. The store may not exist."""
+    """Inspect the store in a directory. If there is no store, nothing is found."""
     layout = StoreLayout(str(directory))
     return StoreInspection(
         holders=_holders(layout.lock),

@@ -118,11 +118,14 @@ class FilesTransaction(Transaction):
         return found
 
     async def _search(self, query: RecordQuery) -> list[Record]:
-        def search() -> list[Record]:
-            with self._store.shared():
-                return self._store.records.find(query)
+        return (await self._search_many([query]))[query]
 
-        found: list[Record] = await self._in_thread(search)
+    async def _search_many(self, queries: Sequence[RecordQuery]) -> dict[RecordQuery, list[Record]]:
+        def search() -> dict[RecordQuery, list[Record]]:
+            with self._store.shared():
+                return {query: self._store.records.find(query) for query in queries}
+
+        found: dict[RecordQuery, list[Record]] = await self._in_thread(search) if queries else {}
         return found
 
     async def _take_key(self, scope: str, key: str, keep: timedelta) -> bool:

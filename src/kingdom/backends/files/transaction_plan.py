@@ -150,7 +150,7 @@ class TransactionPlan:
             found = self._due = [row for row in found if row.key is None or row.position < barrier]
         suspect = bool(found) and found[0].crash_count > 0
         heads = found[:1] if suspect else [row for row in found if row.crash_count == 0]
-        each = 1 if suspect or not heads else -(-limit // len(heads))
+        per_head = 1 if suspect or not heads else -(-limit // len(heads))
         taken: list[EventRow] = []
         for head in heads:
             if len(taken) >= limit:
@@ -158,7 +158,7 @@ class TransactionPlan:
             if head.key is None:
                 taken.append(head)
             else:
-                taken += index.head_with_followers(head, min(each, limit - len(taken)), self.now)
+                taken += index.head_with_followers(head, min(per_head, limit - len(taken)), self.now)
         return taken
 
     def put_back_unclaimed(self, stream: Stream) -> None:

@@ -5,6 +5,7 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 
@@ -13,13 +14,16 @@ import structlog
 from kingdom.backends.kafka.brokers import Brokers
 from kingdom.backends.kafka.topic_writer import CourierFenced, SentPosition, TopicWriter, cursor_topic
 from kingdom.backends.postgres.bus import PostgresBus
-from kingdom.backends.postgres.courier_queue import CourierQueue, CourierTerm, Tick
+from kingdom.backends.postgres.courier_queue import CarriedEvent, CourierQueue, CourierTerm, Tick
 from kingdom.errors import Misconfigured, Transient, Unavailable
 
 # Another courier takes over if this one does not report for so long. A courier that only hangs is then fenced.
 LEASE = timedelta(seconds=10)
 # How many events share a Kafka transaction at most.
 PIECE_EVENTS = 5000
+# Renewals and reports update a row. As long as a pinned transaction keeps its old versions, each one slows the next.
+_RENEWALS_PER_LEASE = 5
+_REPORT_SECONDS = 1.0
 _POLL = timedelta(seconds=1)
 _PAUSE_SECONDS = 1.0
 # Brokers forget the position of a group without members after some days, so an idle courier repeats it.
@@ -40,14 +44,14 @@ class Courier:
         self._brokers = brokers
         self._streams = bus.topology.carried()
         self._lease = lease
+        self._renew_at = 0.0
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
         """Send events until `stop` is called."""
         while not self._stopping.is_set():
             try:
-                term = await self._queue.hold(self.name, self._lease)
-                if term is not None:
+                if term := await self._hold():
                     await self._send_while_held(term)
                     continue
             except CourierFenced as error:
@@ -65,8 +69,7 @@ class Courier:
         return await self._queue.lag()
 
     async def _send_while_held(self, term: CourierTerm) -> None:
-        partitions = await self._prepare_topics()
-        writer = TopicWriter(self._brokers, term.store, partitions)
+        writer = TopicWriter(self._brokers, term.store, await self._prepare_topics(self._streams))
         try:
             position = await asyncio.to_thread(writer.open)
             if position.tick == 0 and term.sent > 0:
@@ -75,43 +78,68 @@ class Courier:
                     " `Runbooks` in the documentation of Kafka"
                 )
             _log.info("the courier sends", name=self.name, tick=position.tick)
-            await self._send_until_stopped(writer, position)
+            await self._send_until_stopped(writer, position, term.sent)
             await self._queue.leave(self.name)
         finally:
             await asyncio.to_thread(writer.close)
 
-    async def _send_until_stopped(self, writer: TopicWriter, position: SentPosition) -> None:
-        repeat_at = time.monotonic() + _REPEAT_SECONDS
-        while not self._stopping.is_set() and await self._queue.hold(self.name, self._lease):
+    async def _send_until_stopped(self, writer: TopicWriter, position: SentPosition, reported: int) -> None:
+        repeat_at, report_at = time.monotonic() + _REPEAT_SECONDS, 0.0
+        while not self._stopping.is_set() and await self._still_holds():
             first = position.tick - (position.seq is not None)
             for tick in await self._queue.take_ticks(first):
                 position = await self._send_tick(writer, tick, position)
-            if position.tick > first:
+            if position.seq is None and position.tick > reported and time.monotonic() >= report_at:
                 await self._queue.note_sent(position.tick)
+                reported, report_at = position.tick, time.monotonic() + _REPORT_SECONDS
+            if position.tick > first:
                 repeat_at = time.monotonic() + _REPEAT_SECONDS
             elif time.monotonic() > repeat_at and position.tick:
                 await asyncio.to_thread(writer.send, position.tick, (), position)
                 repeat_at = time.monotonic() + _REPEAT_SECONDS
             else:
                 await self._wait()
+        if position.seq is None and position.tick > reported:
+            await self._queue.note_sent(position.tick)
+
+    async def _hold(self) -> CourierTerm | None:
+        self._renew_at = time.monotonic() + self._lease.total_seconds() / _RENEWALS_PER_LEASE
+        return await self._queue.hold(self.name, self._lease)
+
+    async def _still_holds(self) -> bool:
+        """Return whether no other courier has taken over. The lease is renewed some times before it ends."""
+        return time.monotonic() < self._renew_at or await self._hold() is not None
 
     async def _send_tick(self, writer: TopicWriter, tick: Tick, position: SentPosition) -> SentPosition:
         after = position.seq or 0 if position.tick == tick.number else 0
         async with aclosing(self._queue.events(tick, after, PIECE_EVENTS)) as pieces:
             async for events in pieces:
                 reached = SentPosition(tick.number, events[-1].seq if len(events) == PIECE_EVENTS else None)
+                await self._prepare_undeclared(writer, events)
                 await asyncio.to_thread(writer.send, tick.number, events, reached)
                 self.sent_events += len(events)
                 position = reached
-                if not await self._queue.hold(self.name, self._lease):
+                if not await self._still_holds():
                     raise CourierFenced("another courier has taken over")
         if position != (complete := SentPosition(tick.number)):
             # The last piece was full, so it was not known to be the last.
             await asyncio.to_thread(writer.send, tick.number, (), complete)
         return complete
 
-    async def _prepare_topics(self) -> dict[str, int]:
-        topics = [self._brokers.topic(stream) for stream in self._streams]
+    async def _prepare_undeclared(self, writer: TopicWriter, events: Sequence[CarriedEvent]) -> None:
+        """Prepare topics for streams that the application does not put on Kafka, so that no event is lost or waits."""
+        if streams := sorted(
+            {event.stream for event in events if self._brokers.topic(event.stream) not in writer.partitions}
+        ):
+            _log.error(
+                "events go to topics that no worker of this application reads: give their streams transport='kafka'"
+                " again, or start the courier with the application that declares them",
+                streams=streams,
+            )
+            writer.partitions |= await self._prepare_topics(streams)
+
+    async def _prepare_topics(self, streams: Iterable[str]) -> dict[str, int]:
+        topics = [self._brokers.topic(stream) for stream in streams]
         wanted = dict.fromkeys(topics, self._brokers.partitions) | {cursor_topic(self._brokers): 1}
         await asyncio.to_thread(self._brokers.create_topics, wanted)
         counts = await asyncio.to_thread(self._brokers.count_partitions, topics)

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
 import structlog
@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from kingdom.backends.kafka.brokers import Brokers
 from kingdom.backends.kafka.inbox import Inbox, TakenPartition
-from kingdom.errors import KingdomError
+from kingdom.errors import KingdomError, Unavailable
 
 # How many messages are fetched ahead of the worker.
 _BUFFERED = 2000
@@ -20,6 +20,8 @@ _FETCHED_AT_ONCE = 500
 _POLL_SECONDS = 0.2
 _PAUSE_SECONDS = 1.0
 _ANSWER_SECONDS = 30.0
+# How long a bus that closes waits for the brokers.
+CLOSED_SECONDS = 10.0
 _log = structlog.get_logger("kingdom.bus")
 
 
@@ -34,6 +36,13 @@ class OwnedPartition:
     # The offsets since the last delivery that no delivery covers yet, such as those of transaction markers.
     uncovered: list[tuple[int, int]] = field(default_factory=list)
     next_offset: int = 0
+    # True if the partition must be taken again: another process has taken it, or messages may be missing.
+    is_lost: bool = False
+
+    @property
+    def can_be_taken(self) -> bool:
+        """Return whether a worker can get messages."""
+        return bool(self.messages) and not self.open and not self.is_lost
 
     def cover(self, offset: int) -> tuple[tuple[int, int], ...] | None:
         """Return the offsets that are handled with the message at an offset, or None if it is handled already."""
@@ -91,15 +100,17 @@ class TopicReader:
         self._thread.start()
 
     async def close(self) -> None:
-        """Stop reading and leave the group."""
+        """Stop reading and leave the group. If the brokers do not answer in time, they notice it by themselves."""
         self._stopping.set()
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._thread.join, CLOSED_SECONDS)
+        if self._thread.is_alive():
+            _log.warning("left a consumer group without an answer of the brokers", topic=self.topic)
 
     def take(self, limit: int) -> list[tuple[OwnedPartition, Message]]:
         """Take messages of partitions of which a worker has none. Events of a key are then never in two places."""
         taken: list[tuple[OwnedPartition, Message]] = []
         with self._lock:
-            idle = [each for each in self._partitions.values() if each.messages and not each.open]
+            idle = [each for each in self._partitions.values() if each.can_be_taken]
             for partition in idle:
                 # Take from several partitions, so that a busy one does not keep the others waiting.
                 share = max(limit // len(idle), 1)
@@ -131,7 +142,7 @@ class TopicReader:
     def has_messages(self) -> bool:
         """Return whether there are messages to take."""
         with self._lock:
-            return any(each.messages and not each.open for each in self._partitions.values())
+            return any(each.can_be_taken for each in self._partitions.values())
 
     def _read_until_stopped(self) -> None:
         is_subscribed = False
@@ -141,22 +152,31 @@ class TopicReader:
                     self._subscribe()
                     is_subscribed = True
                 self._limit_buffer()
-                messages = self._consumer.consume(_FETCHED_AT_ONCE, _POLL_SECONDS)
-            except (KafkaException, KingdomError, RuntimeError, FutureTimeoutError) as error:
+                self._receive(self._consumer.consume(_FETCHED_AT_ONCE, _POLL_SECONDS))
+                self._take_again()
+            except (KafkaException, KingdomError, RuntimeError) as error:
                 _log.warning("cannot read from Kafka; trying again", topic=self.topic, error=str(error))
+                self._lose_partitions()
                 self._stopping.wait(_PAUSE_SECONDS)
-                continue
-            for message in messages:
-                if problem := message.error():
-                    _log.error("cannot read a partition", topic=self.topic, error=problem.str())
-            if self._buffer([message for message in messages if not message.error()]):
-                self._call_in_loop(self._on_messages)
         self._consumer.close()
+
+    def _lose_partitions(self) -> None:
+        # The failed call may have dropped messages that the client counts as read.
+        with self._lock:
+            for each in self._partitions.values():
+                each.is_lost = True
 
     def _subscribe(self) -> None:
         if self._creates_topic:
             self._brokers.create_topics({self.topic: self._brokers.partitions})
         self._consumer.subscribe([self.topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)
+
+    def _receive(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if problem := message.error():
+                _log.error("cannot read a partition", topic=self.topic, error=problem.str())
+        if self._buffer([message for message in messages if not message.error()]):
+            self._call_in_loop(self._on_messages)
 
     def _buffer(self, messages: Sequence[Message]) -> bool:
         with self._lock:
@@ -177,22 +197,46 @@ class TopicReader:
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for each in partitions:
-            first, _ = consumer.get_watermark_offsets(each, timeout=_ANSWER_SECONDS)
-            taken = self._take_partition(each.partition, first)
-            with self._lock:
-                self._partitions[each.partition] = OwnedPartition(each.partition, taken, next_offset=taken.next_offset)
-            each.offset = taken.next_offset
+            # A partition that is assigned without its offset would never be read.
+            while not self._stopping.is_set():
+                try:
+                    self._own(self._take(each))
+                except (KafkaException, KingdomError) as error:
+                    _log.warning("cannot take a partition; trying again", topic=self.topic, error=str(error))
+                    self._stopping.wait(_PAUSE_SECONDS)
+                else:
+                    break
         consumer.incremental_assign(partitions)
 
-    def _take_partition(self, number: int, first: int) -> TakenPartition:
-        while True:
-            taking = self._inbox.take_partition(self.topic, number, first)
-            try:
-                return asyncio.run_coroutine_threadsafe(taking, self._loop).result(_ANSWER_SECONDS)
-            except KingdomError as error:
-                _log.warning("cannot take a partition; trying again", topic=self.topic, error=str(error))
-                if self._stopping.wait(_PAUSE_SECONDS):
-                    raise
+    def _take_again(self) -> None:
+        """Take lost partitions again. The brokers still give them to this process, else they would be revoked."""
+        with self._lock:
+            lost = [number for number, each in self._partitions.items() if each.is_lost]
+        for number in lost:
+            place = TopicPartition(self.topic, number)
+            partition = self._take(place)
+            self._consumer.seek(place)
+            self._own(partition)
+
+    def _own(self, partition: OwnedPartition) -> None:
+        with self._lock:
+            self._partitions[partition.number] = partition
+
+    def _take(self, place: TopicPartition) -> OwnedPartition:
+        """Become the owner of a partition, and set the offset where its last owner has come."""
+        first, _ = self._consumer.get_watermark_offsets(place, timeout=_ANSWER_SECONDS)
+        taking = self._inbox.take_partition(self.topic, place.partition, first)
+        taken = self._wait_for(asyncio.run_coroutine_threadsafe(taking, self._loop))
+        place.offset = taken.next_offset
+        return OwnedPartition(place.partition, taken, next_offset=taken.next_offset)
+
+    def _wait_for(self, taking: Future[TakenPartition]) -> TakenPartition:
+        # There is no time limit: a second attempt beside the first one would have to compete with it.
+        while not self._stopping.is_set():
+            if wait([taking], _POLL_SECONDS).done:
+                return taking.result()
+        taking.cancel()
+        raise Unavailable("the bus closes")
 
     def _revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         with self._lock:

@@ -1,6 +1,6 @@
 """Write events to topics: each piece in one Kafka transaction, together with the position up to which all is sent."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import UUID
@@ -36,13 +36,14 @@ class SentPosition:
 class TopicWriter:
     """The only writer to the topics of a store. Opening it ends what an earlier writer had begun, and fences it.
 
-    The calls block, so the courier makes them in another thread. After an error, open a new writer.
+    `partitions` has the number of partitions of each topic. Calls block, so the courier makes them in another thread.
+    After an error, open a new writer.
     """
 
-    def __init__(self, brokers: Brokers, store: UUID, partitions: Mapping[str, int]) -> None:
+    def __init__(self, brokers: Brokers, store: UUID, partitions: dict[str, int]) -> None:
         self._brokers = brokers
         self._store = store
-        self._partitions = partitions
+        self.partitions = partitions
         # The position is an offset of this topic, which has no messages.
         self._cursor_topic = name = cursor_topic(brokers)
         options = brokers.client_options()
@@ -103,7 +104,7 @@ class TopicWriter:
     def _produce(self, tick: int, event: CarriedEvent) -> None:
         topic = self._brokers.topic(event.stream)
         key = event.partition_key
-        partition = partition_of(str(event.event_id) if key is None else key, self._partitions[topic])
+        partition = partition_of(str(event.event_id) if key is None else key, self.partitions[topic])
         while True:
             try:
                 self._producer.produce(

@@ -1,7 +1,7 @@
 """The Transaction that also settles events of topics: offsets, epochs and the outbox in one database transaction."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,11 +40,10 @@ class KafkaTransaction(PostgresTransaction):
             rows = await self._lock("hold_partitions", parameters)
             owned |= {(topic, row["partition"]) for row in rows}
             self.held_at = next((row["now"] for row in rows), self.held_at)
-        self.held = tuple(
-            each
-            for each in deliveries
-            if (place := found.get(each.position)) and (place.topic, place.partition.number) in owned
-        )
+        lost = [each for each in found.values() if (each.topic, each.partition.number) not in owned]
+        _mark_lost(lost)
+        lost_positions = {each.delivery.position for each in lost}
+        self.held = tuple(each for each in deliveries if each.position in found.keys() - lost_positions)
 
     def _server_can_check(self) -> bool:
         # Only the rows of `settle_partitions` tell whether the partitions are still owned.
@@ -80,8 +79,10 @@ class KafkaTransaction(PostgresTransaction):
             offsets = ["{" + ",".join(ranges[number]) + "}" for number in sorted(numbers)]
             parameters = {"stream": stream, "topic": topic, **_owned(numbers), "offsets": offsets}
             rows = await self._lock("settle_partitions", parameters)
-            if lost := numbers.keys() - {row["partition"] for row in rows}:
-                raise LeaseLost(each.delivery.position for each in group if each.partition.number in lost)
+            settled = {row["partition"] for row in rows}
+            if lost := [each for each in group if each.partition.number not in settled]:
+                _mark_lost(lost)
+                raise LeaseLost(each.delivery.position for each in lost)
 
     async def _complete(self) -> None:
         """Settle the events that ran and are in the outbox now, as if they had been claimed from there."""
@@ -113,6 +114,12 @@ def _returned(settlements: Mapping[int, Settlement]) -> frozenset[int]:
         for position, each in settlements.items()
         if isinstance(each.outcome, Release) and each.ordering_key not in leaving
     )
+
+
+def _mark_lost(places: Iterable[OpenDelivery]) -> None:
+    """Let the reader take partitions again, if the brokers still give them to this process."""
+    for each in places:
+        each.partition.is_lost = True
 
 
 def _by_topic(places: Mapping[int, OpenDelivery]) -> dict[tuple[str, str], list[OpenDelivery]]:

@@ -27,16 +27,13 @@ from kingdom.backends.postgres.open_leases import OpenLeases, closing_parameters
 from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries
 from kingdom.backends.postgres.rows import (
     entry_rows,
-    event_parameters,
     hint_of,
-    is_carried,
-    is_ordered,
     read_deliveries,
-    rows_of_copies,
     to_json,
 )
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.backends.postgres.wakeup import PostgresWakeups
+from kingdom.backends.postgres.writing import only_statement
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import LOST_TRANSACTIONS, LogEntry
@@ -198,14 +195,13 @@ class PostgresBus(Bus):
     async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> tuple[EventCopy, ...]:
         """Publish envelopes; see `Bus.publish`. If one statement is enough, it runs without a transaction."""
         copies = copies_for_streams(self.topology, envelopes, at)
-        if copies and not self._through_pgbouncer and not any(copy.envelope.event_id_given for copy in copies):
-            if all(map(is_ordered, copies)):
-                rows = {"rows": rows_of_copies(copies), "lock_streams": [], "lock_keys": [], "alone": True}
-                if await self._publish_alone("publish_ordered", rows, copies) is not None:
-                    return ()
-            elif len(copies) == 1 and not is_carried(copies[0]):
-                inserted = await self._publish_alone("publish_one", event_parameters(copies[0]), copies)
-                return () if inserted else tuple(copies)
+        if not self._through_pgbouncer and (only := only_statement(copies)):
+            name, parameters = only
+            found = await self._publish_alone(name, parameters, copies)
+            if name == "publish_one":
+                return () if found else tuple(copies)
+            if found is not None:
+                return ()
         async with self.transaction() as transaction:
             transaction.enqueue(copies)
         return transaction.duplicates

@@ -1,6 +1,6 @@
 """Convert between objects of the bus and rows of the database. This module does no I/O.
 
-An EventCopy is an event as it is published to one stream. COPY is the SQL command that inserts many rows.
+An EventCopy is an event as it is published to one stream.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,6 @@ COURIER_HINT = "courier/"
 # Transports limit the size of a message, by default to a million bytes with its headers.
 CARRIED_BYTES_MAX = 900_000
 _encode = msgspec.json.Encoder().encode
-_COPY_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 
 def to_json(value: object) -> str:
@@ -31,26 +30,38 @@ def to_json(value: object) -> str:
 
 
 def row_of_copy(number: int, copy: EventCopy) -> dict[str, Any]:
-    """Return an EventCopy as a row of the publish statements. `number` identifies it in their results."""
+    """Return an EventCopy as a row of the publish statements. `number` identifies it in their results.
+
+    The row leaves out what is empty or usual, as the fragment `read_copies` expects.
+    """
     envelope = copy.envelope
-    return {
+    row = {
         "n": number,
         "event_id": envelope.event_id,
         "stream": copy.stream.name,
         "event_type": envelope.type,
-        "schema_version": envelope.schema_version,
         "occurred_at": envelope.occurred_at,
         "trace_id": envelope.trace_id,
-        "owner_id": envelope.owner_id,
-        "partition_key": envelope.partition_key,
-        "aggregate_type": envelope.aggregate_type,
-        "aggregate_id": envelope.aggregate_id,
-        "attributes": envelope.attributes,
         "payload_json": envelope.payload,
         "max_attempts": copy.stream.retry.max_attempts,
-        "not_before": copy.at,
-        "event_id_given": envelope.event_id_given,
     }
+    if envelope.schema_version != 1:
+        row["schema_version"] = envelope.schema_version
+    if envelope.owner_id:
+        row["owner_id"] = envelope.owner_id
+    if envelope.partition_key is not None:
+        row["partition_key"] = envelope.partition_key
+    if envelope.aggregate_type:
+        row["aggregate_type"] = envelope.aggregate_type
+    if envelope.aggregate_id:
+        row["aggregate_id"] = envelope.aggregate_id
+    if envelope.attributes:
+        row["attributes"] = envelope.attributes
+    if copy.at:
+        row["not_before"] = copy.at
+    if envelope.event_id_given:
+        row["event_id_given"] = True
+    return row
 
 
 def rows_of_copies(copies: Sequence[EventCopy]) -> str:
@@ -105,18 +116,9 @@ def is_ordered(copy: EventCopy) -> bool:
     return copy.stream.ordered and copy.envelope.partition_key is not None and not is_carried(copy)
 
 
-def may_need_cleanup(copy: EventCopy) -> bool:
-    """Return whether the insert of a duplicate may need cleanup in the same transaction.
-
-    An ordered duplicate may have created a row for its key. A duplicate with a given id may have been inserted although
-    its event is in the archive.
-    """
-    return is_ordered(copy) or copy.envelope.event_id_given
-
-
 def is_plain(copy: EventCopy) -> bool:
-    """Return whether an EventCopy needs nothing but an insert: a new id, no order, delay or transport."""
-    return copy.at is None and not may_need_cleanup(copy) and not is_carried(copy)
+    """Return whether an EventCopy is only inserted: the store neither keeps it in order nor gives it to a courier."""
+    return not (is_ordered(copy) or is_carried(copy))
 
 
 def event_parameters(copy: EventCopy) -> dict[str, str | None]:
@@ -139,35 +141,6 @@ def event_parameters(copy: EventCopy) -> dict[str, str | None]:
         "not_before": copy.at.isoformat() if copy.at else None,
         "event_id_given": "true" if envelope.event_id_given else "false",
     }
-
-
-def event_table_line(copy: EventCopy) -> str:
-    """Return a plain EventCopy as a line of text for COPY into the event table, with the columns of `copy_fresh`."""
-    envelope = copy.envelope
-    texts = (
-        copy.stream.name,
-        envelope.type,
-        envelope.trace_id,
-        envelope.owner_id,
-        envelope.aggregate_type,
-        envelope.aggregate_id,
-        to_json(envelope.attributes) if envelope.attributes else "{}",
-        to_json(envelope.payload),
-    )
-    line = "\t".join(texts)
-    if "\\" in line or line.count("\t") >= len(texts) or "\n" in line or "\r" in line:
-        line = "\t".join(text.translate(_COPY_ESCAPES) for text in texts)
-    key = "\\N" if envelope.partition_key is None else envelope.partition_key.translate(_COPY_ESCAPES)
-    numbers = f"{envelope.schema_version}\t{copy.stream.retry.max_attempts}"
-    # PostgreSQL also reads a UUID without hyphens, which are expensive to add.
-    return f"{envelope.event_id.int:032x}\t{envelope.occurred_at.isoformat()}\t{numbers}\t{key}\t{line}\n"
-
-
-def staging_table_row(number: int, copy: EventCopy) -> tuple[Any, ...]:
-    """Return an EventCopy as a row for COPY into the staging table, from which a statement publishes it."""
-    row = row_of_copy(number, copy)
-    row["attributes"], row["payload_json"] = to_json(row["attributes"]), to_json(row["payload_json"])
-    return tuple(row.values())
 
 
 def entry_rows(entries: Iterable[LogEntry]) -> str:

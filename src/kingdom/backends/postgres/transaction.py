@@ -7,13 +7,12 @@ from typing import Any, LiteralString, cast
 from psycopg.errors import DivisionByZero, UniqueViolation
 from psycopg.rows import DictRow
 
-from kingdom.backends.postgres.connection import Call, Connection, JoinedConnection, KeptCancellation
+from kingdom.backends.postgres.connection import Call, Connection, JoinedConnection
 from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.rows import (
     carried_rows,
     entry_rows,
     event_parameters,
-    event_table_line,
     is_carried,
     is_ordered,
     is_plain,
@@ -22,11 +21,11 @@ from kingdom.backends.postgres.rows import (
     rows_of_copies,
     search_name,
     search_parameters,
-    staging_table_row,
     to_json,
     without_event,
 )
 from kingdom.backends.postgres.writing import (
+    COPIES_PER_STATEMENT,
     Check,
     Queries,
     Statement,
@@ -44,11 +43,6 @@ from kingdom.bus.port import EventCopy, Settlement, Transaction
 from kingdom.bus.record import Record, RecordKind, RecordQuery
 from kingdom.bus.stream import Topology
 from kingdom.errors import LeaseLost, Misconfigured
-
-# From this many rows on, COPY into a staging table is faster than one JSON parameter.
-COPY_FROM_ROWS = 1000
-# From this many rows with fresh ids on, COPY into the table itself is faster, although it takes one more round trip.
-COPY_FRESH_FROM_ROWS = 20
 
 
 class PostgresTransaction(Transaction):
@@ -134,10 +128,7 @@ class PostgresTransaction(Transaction):
             await self._check_leases()
         if not self._opening and any(s.ordering_key for s in self.changes.settlements.values()):
             await self._require_read_committed()
-        large = self._unordered() if len(self.changes.copies) >= COPY_FROM_ROWS else []
-        if large:
-            await self._publish_staged(large)
-        statements = list(self._statements(staged=bool(large)))
+        statements = list(self._statements())
         # These statements check the leases. A later check would not find the settled events.
         self._unchecked = ()
         if statements:
@@ -161,9 +152,6 @@ class PostgresTransaction(Transaction):
         """
         if not self._server_can_check():
             return False
-        copies = self.changes.copies.values()
-        if len(copies) >= COPY_FRESH_FROM_ROWS and self._only_copies_plain() and await self._copy_fresh(copies):
-            return True
         statements = list(self._statements(alone=True))
         if not statements and not self._has_begun:
             return True
@@ -193,30 +181,9 @@ class PostgresTransaction(Transaction):
             all(type(each.outcome) is Done for each in changes.settlements.values())
             and all(delivery.position in changes.settlements for delivery in self._unchecked)
             and not any(copy.envelope.event_id_given for copy in changes.copies.values())
-            and len(changes.copies) < COPY_FROM_ROWS
             # A dedup key cannot be taken again after a rollback.
             and not self.dedup_keys_taken
         )
-
-    def _only_copies_plain(self) -> bool:
-        changes = self.changes
-        return (
-            not (changes.puts or changes.entries or changes.settlements or self._has_begun or self._unchecked)
-            and self._may_skip_opening
-            and all(map(is_plain, changes.copies.values()))
-        )
-
-    async def _copy_fresh(self, copies: Iterable[EventCopy]) -> bool:
-        """Publish copies by COPY, and return whether this was possible. It is not if a copy is already there."""
-        lines = "".join(map(event_table_line, copies))
-        try:
-            # After a cancellation, the end of the COPY may fail. This error must not replace the cancellation.
-            with KeptCancellation():
-                async with self._connection.cursor().copy(self._queries["copy_fresh"]) as copying:
-                    await copying.write(lines)
-        except UniqueViolation:
-            return False
-        return True
 
     async def _require_read_committed(self) -> None:
         """Refuse a caller's transaction that keeps an old snapshot. It could miss the next event of a key."""
@@ -227,12 +194,12 @@ class PostgresTransaction(Transaction):
                 " join one that is READ COMMITTED"
             )
 
-    def _statements(self, *, staged: bool = False, alone: bool = False) -> Iterable[Statement]:
-        """Yield the statements that write the changes. `staged` means that unordered copies are already written."""
+    def _statements(self, *, alone: bool = False) -> Iterable[Statement]:
+        """Yield the statements that write the changes."""
         settled = list(self.changes.settlements.values())
         puts, entries = list(self.changes.puts.values()), self.changes.entries
         ordered, locks = ordered_copies(self.changes), keys_to_lock(self.changes)
-        others = [] if staged else self._unordered()
+        others = [copy for copy in self.changes.copies.values() if is_plain(copy)]
         carried = [copy for copy in self.changes.copies.values() if is_carried(copy)]
         tokens = {s.token for s in settled} - self._locked
         # A statement that settles locks the lease itself, but then it must be the first one that locks anything.
@@ -250,7 +217,7 @@ class PostgresTransaction(Transaction):
             yield self._queries["publish_ordered"], in_keys, None if alone else self._collect_duplicates(ordered)
         elif locks["lock_keys"]:
             yield self._queries["lock_keys"], locks, None
-        yield from self._publish_unordered(others)
+        yield from self._publish_unordered(others, alone=alone)
         if carried:
             yield self._queries["carry"], {"rows": carried_rows(carried)}, self._collect_duplicates(carried)
         for token, group in by_token(settled).items():
@@ -258,12 +225,17 @@ class PostgresTransaction(Transaction):
         if entries and not together:
             yield self._queries["append"], {"entries": entry_rows(entries)}, None
 
-    def _publish_unordered(self, copies: Sequence[EventCopy]) -> Iterable[Statement]:
+    def _publish_unordered(self, copies: Sequence[EventCopy], *, alone: bool) -> Iterable[Statement]:
         if len(copies) == 1:
             yield self._queries["publish_one"], event_parameters(copies[0]), self._collect_missing(copies)
-        elif copies:
-            counted = {"rows": rows_of_copies(copies), "count": len(copies)}
-            yield self._queries["publish"], counted, self._collect_duplicates(copies)
+            return
+        for start in range(0, len(copies), COPIES_PER_STATEMENT):
+            some = copies[start : start + COPIES_PER_STATEMENT]
+            rows = {"rows": rows_of_copies(some)}
+            if alone:
+                yield self._queries["publish_fresh"], rows, None
+            else:
+                yield self._queries["publish"], {**rows, "count": len(some)}, self._collect_duplicates(some)
 
     def _settle_statements(self, token: int, group: list[Settlement], *, alone: bool) -> Iterable[Statement]:
         stream = group[0].stream.name
@@ -296,9 +268,6 @@ class PostgresTransaction(Transaction):
 
         return sql, parameters, check_and_note
 
-    def _unordered(self) -> list[EventCopy]:
-        return [c for c in self.changes.copies.values() if not (is_ordered(c) or is_carried(c))]
-
     def _collect_missing(self, copies: Sequence[EventCopy]) -> Check:
         return lambda rows: self.changes.duplicates.extend(copies[len(rows) :])
 
@@ -326,16 +295,6 @@ class PostgresTransaction(Transaction):
         if pairs:
             keys = {"streams": [stream for stream, _ in pairs], "keys": [key for _, key in pairs]}
             await self._run((self._queries["drop_idle_keys"], keys))
-
-    async def _publish_staged(self, copies: Sequence[EventCopy]) -> None:
-        await self._run((self._queries["stage"], {}))
-        # After a cancellation, the end of the COPY may fail. This error must not replace the cancellation.
-        with KeptCancellation():
-            async with self._connection.cursor().copy(self._queries["copy_stage"]) as copying:
-                for number, copy in enumerate(copies):
-                    await copying.write_row(staging_table_row(number, copy))
-        (rows,) = await self._run((self._queries["publish_stage"], {}))
-        self._collect_duplicates(copies)(rows)
 
     async def _read(self, kind: str, record_id: str) -> Record | None:
         rows = await self._fetch("get_record", {"kind": kind, "id": record_id})

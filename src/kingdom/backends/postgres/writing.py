@@ -10,7 +10,15 @@ from typing import Any, LiteralString, TypeVar
 
 from psycopg.rows import DictRow
 
-from kingdom.backends.postgres.rows import entry_rows, is_ordered, record_parameters, rows_of_copies, to_json
+from kingdom.backends.postgres.rows import (
+    entry_rows,
+    event_parameters,
+    is_ordered,
+    is_plain,
+    record_parameters,
+    rows_of_copies,
+    to_json,
+)
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.outcome import Dead, Defer, Done, Retry
 from kingdom.bus.port import EventCopy, Put, Settlement, TransactionChanges
@@ -23,6 +31,21 @@ Check = Callable[[list[DictRow]], None]
 # A statement, its parameters, and its check if it needs one.
 Statement = tuple[LiteralString, Mapping[str, Any], Check | None]
 _T = TypeVar("_T", Delivery, Settlement)
+# How many copies one statement inserts into unordered streams: the server limits the size of a JSON document.
+COPIES_PER_STATEMENT = 500
+
+
+def only_statement(copies: Sequence[EventCopy]) -> tuple[str, Mapping[str, Any]] | None:
+    """Return the name and the parameters of the statement that publishes all copies, if one is enough."""
+    if any(copy.envelope.event_id_given for copy in copies):
+        return None
+    if len(copies) == 1 and is_plain(copies[0]):
+        return "publish_one", event_parameters(copies[0])
+    if 0 < len(copies) <= COPIES_PER_STATEMENT and all(map(is_plain, copies)):
+        return "publish_fresh", {"rows": rows_of_copies(copies)}
+    if copies and all(map(is_ordered, copies)):
+        return "publish_ordered", {"rows": rows_of_copies(copies), "lock_streams": [], "lock_keys": [], "alone": True}
+    return None
 
 
 def put_statement(queries: Queries, kinds: Mapping[str, RecordKind], put: Put) -> Statement:

@@ -118,7 +118,7 @@ class Ledger:
 
     @property
     def finished(self) -> bool:
-        """Return whether workers have nothing left to do: the effect is concluded, or an event will close it."""
+        """Return whether workers have nothing left to do: the call is ACKED and concluded, or an event closes it."""
         return self.document.awaiting or (self.latest.state == "ACKED" and self.document.concluded)
 
     @property
@@ -162,9 +162,9 @@ class Ledger:
         return self._change_latest(state="SENT", fence=fence, inherited=inherited, sent_at=at)
 
     def remaining_wait(self, target: Target, looked_at: datetime | None) -> timedelta | None:
-        """Return how long a call that the target does not show may still appear there.
+        """Return how long the target may still need until it shows a call that it does not show now.
 
-        Return None if that time is over or not known.
+        Return None if that time is over or not known, or if the target does not use Idempotency.TIME.
         """
         if target.idempotency is not Idempotency.TIME or self.latest.sent_at is None or looked_at is None:
             return None

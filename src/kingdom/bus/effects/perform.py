@@ -62,7 +62,7 @@ async def close_effect(transaction: Transaction, target: str, key: str, result: 
 
 
 def require_held(transaction: Transaction, delivery: Delivery) -> None:
-    """Raise LeaseLost if another worker owns the delivery now."""
+    """Raise LeaseLost if this worker no longer owns the delivery."""
     if delivery not in transaction.held:
         raise LeaseLost([delivery.position])
 

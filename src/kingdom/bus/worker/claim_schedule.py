@@ -5,9 +5,10 @@ from collections.abc import Iterable
 
 
 class ClaimSchedule:
-    """The time of the next claim from each stream: now after a hint, and after the polling period if a claim was empty.
+    """The time of the next claim from each stream: the polling period after the last claim, or at once after a hint.
 
-    Times are on the monotonic clock. A hint may be lost, and a delayed event has none, so every stream is polled.
+    A hint says that a stream may have due events. It may be lost, and a delayed event has none, so every stream is
+    polled. Times are on the monotonic clock.
     """
 
     def __init__(self, streams: Iterable[str], poll_seconds: float) -> None:

@@ -37,7 +37,7 @@ _LONGEST_PAUSE_SECONDS = 2.0
 _CONFLICTS_MAX = 5
 # A reaction may take this share of the time after which the store aborts an idle transaction.
 _IDLE_SHARE = 0.8
-# A group commits after about this time, although more reactions wait: others wait for what it has locked.
+# A group commits after about this time even if more reactions wait, because other transactions may wait for its locks.
 GROUP_SECONDS = 0.05
 # Errors that concern the whole unit, not one handler.
 _UNIT_FAILURES = (Conflict, Unavailable, LeaseLost)
@@ -69,7 +69,7 @@ def _handler_failures() -> Iterator[None]:
 
 
 class Execution:
-    """Handles units of deliveries until each one is settled, released or lost."""
+    """Handles units until each of their deliveries is settled, released or lost."""
 
     def __init__(
         self,
@@ -88,9 +88,9 @@ class Execution:
     async def run(self, unit: Unit) -> None:
         """Handle a unit: reactions in groups that share a transaction, effects one by one.
 
-        A group that fails runs again as two halves, and a group that succeeds lets the next one be twice as large. So
-        one event that cannot be stored costs a few transactions more, not one for each of its neighbors. If the store
-        is unavailable, try again until the lease is lost.
+        A group that fails runs again as two halves. After a group that succeeds, the next group is twice as large. If
+        the changes of one event cannot be stored, the other events of its group thus still share a few transactions.
+        If the store is unavailable, try again until the lease is lost.
         """
         self._open_span = handler_spans()
         pause, size, stay_alone = _FIRST_PAUSE_SECONDS, len(unit.open), unit.calls_outside
@@ -129,7 +129,7 @@ class Execution:
                 _log.warning("deliveries not released, they return when their lease ends", error=str(error))
 
     def effect_types(self, deliveries: Sequence[Delivery]) -> set[str]:
-        """Return the types of these deliveries whose handler is an effect, unless they are still in their transport."""
+        """Return the event types whose handler is an effect. Deliveries that are still in a transport do not count."""
         return {
             delivery.envelope.type
             for delivery, route in zip(deliveries, self._routes(deliveries), strict=True)
@@ -140,8 +140,8 @@ class Execution:
     async def _react_together(self, unit: Unit, group: Sequence[Delivery]) -> None:
         """Run reactions in one transaction. After a failure, skip the later events of the same key."""
         routes = self._routes(group)
-        # Events of one key must never run in two places, so the store confirms their lease first: here, or when it
-        # reads ahead.
+        # Two workers must never run events of the same key, so the store checks the lease of ordered events before they
+        # run: when the transaction opens, or in an optimistic transaction with its first read.
         optimistic = not any(delivery.ordered for delivery in group) or bool(_reads(group, routes))
         async with self._bus.transaction(hold=group, optimistic=optimistic) as transaction:
             if len(transaction.held) != len(group):
@@ -157,7 +157,7 @@ class Execution:
     async def _react_in_turn(
         self, unit: Unit, routes: Sequence["HandlerRoute[Any] | Defer"], transaction: Transaction
     ) -> dict[Delivery, AnyOutcome]:
-        """Run the reactions of a group for a limited time, and return their outcomes. The rest is the next group."""
+        """Run the reactions of a group for a limited time, and return their outcomes. Later groups run the others."""
         outcomes: dict[Delivery, AnyOutcome] = {}
         stopped: set[tuple[str, str]] = set()
         seconds: dict[str, list[float]] = defaultdict(list)

@@ -26,13 +26,14 @@ from kingdom.errors import KingdomError, Misconfigured
 if TYPE_CHECKING:
     from kingdom.bus.metrics import WorkerMetrics
 
-# How many reactions share a transaction at most: as many as a claim returns by default. A batch costs two round trips.
+# At most this many reactions share a transaction. A claim returns as many by default, so one transaction is enough.
 GROUP_SIZE = 200
 # A claim takes only as many events as this process can handle in about this time, and leaves the rest to others.
 _CLAIM_SECONDS = 1.0
 _UNAVAILABLE_PAUSE_SECONDS = 1.0
 _GUARD_SECONDS_MIN = 0.01
-# How long a stopping worker waits for its last claim. Later, its events return to their stream when their lease ends.
+# How long a stopping worker waits for its last claim. If the claim takes longer, its events return to their stream when
+# their lease ends.
 _LAST_CLAIM_SECONDS = 20.0
 _log = structlog.get_logger("kingdom.bus")
 

@@ -233,7 +233,7 @@ async def pins(call: CommandCall) -> None:
             ("what", "age", "detail"), [(pin.what, format_duration(pin.age_seconds), pin.detail) for pin in found]
         )
     else:
-        call.output.say("Nothing holds back old row versions.")
+        call.output.say("Nothing prevents the database from removing old row versions.")
 
 
 app.add_typer(verify.app)

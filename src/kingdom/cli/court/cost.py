@@ -45,7 +45,7 @@ async def cost(
     today, month = found.today, found.month
     expected = f", about ${month.forecast:.2f} expected" if month.forecast is not None else ""
     call.output.say(
-        f"Today ${today.spent:.2f} of ${today.limit:.2f} are spent, and ${today.set_aside:.2f} are reserved.",
+        f"Today ${today.spent:.2f} of ${today.limit:.2f} are spent, and ${today.set_aside:.2f} are set aside.",
         f"This month ${month.spent:.2f} are spent{expected}. Since {found.since} ${found.usd:.2f}.",
     )
     if found.days:

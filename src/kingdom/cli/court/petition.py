@@ -35,7 +35,7 @@ from kingdom.workflow.records import KINDS, each_record
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="List and show what agents asked for and what was done outside.",
+    help="List and show what agents asked for and what was done in outside systems.",
 )
 PETITIONS_APPLICATION = Application(
     topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*KINDS, *records.KINDS, PETITIONS)
@@ -59,7 +59,7 @@ async def list_(
     ] = "",
     limit: Limit = 50,
 ) -> None:
-    """List what agents asked for, in order: what was done outside, when, where, and who approved it.
+    """List what agents asked for, in order: what was done in outside systems, when, where, and who approved it.
 
     Petitions of rolled back Works are marked, because git cannot undo their effects on external services.
 

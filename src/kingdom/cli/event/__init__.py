@@ -1,1 +1,1 @@
-"""`kingdom event …`: events from outside."""
+"""`kingdom event …`: events from outside systems."""

@@ -28,7 +28,7 @@ from kingdom.workflow.records import each_record, run_transaction
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="List and show events from outside, send one yourself, and route an event again.",
+    help="List and show events from outside systems, send one yourself, and route an event again.",
 )
 _SOURCE = "cli"
 

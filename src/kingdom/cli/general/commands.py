@@ -259,7 +259,7 @@ def _load(place: Path, *, accepts_strangers: bool) -> LoadedPackages:
 
 
 def _with_checked_scripts(loaded: LoadedPackages) -> LoadedPackages:
-    """Count each package whose prompts contain an invalid script as broken."""
+    """Return the packages; a package with an invalid script in its prompts is among the broken ones."""
     wrong = [
         BrokenPackage(name=package.name, directory=package.directory, reason=mistake)
         for package in loaded.packages
@@ -318,6 +318,6 @@ def _row(package: Package) -> tuple[str, str, str, str, str]:
 
 def _petition_rule(rule: PetitionRule) -> str:
     approvals = ", approvals too" if "APPROVE" in rule.events else ""
-    commands = f", with {' '.join(rule.commands)} to bots" if rule.commands else ""
+    commands = f", with the commands {' '.join(rule.commands)} to bots" if rule.commands else ""
     condition = ", if a person agrees" if rule.approval else ""
     return f"{rule.kind} on {', '.join(rule.targets)}, at most {rule.at_most}{approvals}{commands}{condition}"

@@ -67,7 +67,7 @@ async def watch(
 ) -> None:
     """Print the sessions of a run. With `follow`, continue until there will be no more entries."""
     follower, printer = follow_sessions(bus, subject), _LogPrinter(call, subject)
-    entries = await follower.look()
+    entries = await follower.read_log()
     if since is not None:
         await follower.skip_to(since)
     elif not everything:
@@ -76,7 +76,7 @@ async def watch(
     while True:
         over = not follow or subject.is_over(await lifecycle.show(bus, subject.workflow.id))
         # The last entries are written and copied before the run ends, so reading them after this check misses none.
-        entries += await follower.look()
+        entries += await follower.read_log()
         async for news in follower.read_new_entries(entries):
             printer.print(news)
         if over:

@@ -84,7 +84,7 @@ async def drain(call: CommandCall, name: _Name) -> None:
         host = await run_transaction(bus, act)
     if call.output.json:
         call.output.document(host)
-    call.output.say(f"Host {name} takes no new runs. {count_noun(host.busy, 'agent')} run on it now.")
+    call.output.say(f"Host {name} takes no new runs. It runs {count_noun(host.busy, 'agent')} now.")
 
 
 @command(app, "undrain", result=one(Host))

@@ -44,6 +44,11 @@ _WORDS: Words = {
         "over_budget": "What happens when the budget is spent: a person is asked to double it, or the run fails.",
         "concurrency": "How many of its assignments run at once. Default: as many as there are slots.",
         "petitions": "The petitions that its agents may make; all others are rejected.",
+        "protected_paths": (
+            "Globs of paths. A pull request or a push that changes one of them needs the approval of a person. A name"
+            " without a slash counts in every folder, and a folder includes what is in it. Default: the files of CI,"
+            " `CODEOWNERS`, `.gitmodules` and `.gitattributes`; see [Petitions](../petitions.md#protected-paths)."
+        ),
         "ask_deadline_hours": "The time after which a question gets its default answer.",
         "ask_default": "The default answer. Default: the assignment fails.",
         "ask_people": "The people who may answer. Default: everyone in the channel.",

@@ -161,11 +161,17 @@ _WORDS: Words = {
         "seen_days": "Days to remember seen events.",
     },
     "HealthSettings": {
-        "yellow": "Percent of memory from which only urgent work starts; CPU pressure that leaves half the slots.",
-        "orange": "Percent of memory from which nothing starts; CPU pressure that leaves one run at a time.",
-        "red": "Percent of memory from which people are also warned.",
-        "disk_yellow": "The same for disks.",
-        "disk_orange": "The same for disks; a disk alone is never red.",
+        "yellow": (
+            "The percentage of used memory from which only urgent work starts, and of CPU pressure from which half of"
+            " the slots are used."
+        ),
+        "orange": (
+            "The percentage of used memory from which nothing starts, and of CPU pressure from which one run at a time"
+            " starts."
+        ),
+        "red": "The percentage of used memory or CPU pressure from which people are also warned.",
+        "disk_yellow": "The percentage of used disk space from which only urgent work starts.",
+        "disk_orange": "The percentage of used disk space from which nothing starts; a disk alone is never red.",
         "margin": "A level ends when the value is this many points below the threshold of the level.",
         "stale_seconds": "A machine without a new measurement for this long is ignored.",
     },
@@ -182,7 +188,7 @@ _WORDS: Words = {
         "settle_seconds": "The time before a log entry is evaluated, because earlier entries can arrive later.",
     },
     "HeartbeatSettings": {
-        "threshold_seconds": "A role without a heartbeat for longer counts as missing.",
+        "threshold_seconds": "A role without a heartbeat for longer than this counts as missing.",
     },
 }
 

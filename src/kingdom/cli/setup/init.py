@@ -230,7 +230,7 @@ def _prompt(question: str, default: str, form: re.Pattern[str], *, is_needed: bo
 def _check_name(entered: str, form: re.Pattern[str]) -> str:
     if entered and not form.fullmatch(entered):
         raise typer.BadParameter(
-            f"{entered!r} is not a name on GitHub: write an account such as our-bot, a repository such as acme/shop"
+            f"{entered!r} is not a name on GitHub: write an account such as our-bot or a repository such as acme/shop"
         )
     return entered
 

@@ -110,7 +110,7 @@ async def _transcript(bus: Bus, run_id: str) -> ReadContent:
     """Return a function that reads new lines of a run's sessions. Its first call skips most of a long transcript."""
     run = await lifecycle.show(bus, run_id)
     follower, view = follow_sessions(bus, LogSubject(run)), SessionView(run)
-    waiting = await follower.look()
+    waiting = await follower.read_log()
     notes = [
         Text(f"The first {session.offset} bytes of {session.soldier} are left out: kingdom logs {run_id} --all")
         for session in await follower.skip_to_tail()
@@ -120,7 +120,7 @@ async def _transcript(bus: Bus, run_id: str) -> ReadContent:
 
     async def more() -> Sequence[RenderableType]:
         lines: list[RenderableType] = [*notes]
-        entries = [*waiting, *await follower.look()]
+        entries = [*waiting, *await follower.read_log()]
         notes.clear()
         waiting.clear()
         async for news in follower.read_new_entries(entries):

@@ -50,7 +50,7 @@ from kingdom.supervisor.silent_roles import SilentRoleRestarter
 
 app = typer.Typer(add_completion=False)
 _ACTOR = "system"
-_LOOK_SECONDS, _DRAW_SECONDS = 2.0, 0.5
+_STATUS_SECONDS, _DRAW_SECONDS = 2.0, 0.5
 _log = structlog.get_logger("kingdom.cli")
 
 
@@ -83,7 +83,7 @@ async def up(
         return _print_example(call)
     realm = read_realm(file)
     await refuse_old_store(call.settings)
-    directory = bootstrap.data_directory_of(call.settings)
+    directory = bootstrap.create_data_directory(call.settings)
     is_screen = call.output.console.is_terminal and not call.output.json
     with hold_realm(directory):
         lines = RoleLog(_discard if is_screen else write_to_stderr(json=call.output.json))
@@ -101,7 +101,7 @@ async def up(
             court, registry = _RunningCourt(call, realm, bus, processes, lines, registration), CollectorRegistry()
             metrics = BacklogMetrics(registry, prefix=call.settings.metrics_prefix)
             backlog = partial(metrics.refresh, bootstrap.operations_of(bus), SINGLE_STREAMS)
-            court_status = partial(CourtMetrics(registry).refresh, court.look)
+            court_status = partial(CourtMetrics(registry).refresh, court.read_status)
             async with serving_metrics(registry, backlog, court_status, host=metrics_host, port=metrics_port):
                 return await court.run(is_screen=is_screen)
 
@@ -142,20 +142,20 @@ class _RunningCourt:
         children = self.processes.children.values()
         court_status, missing = await self._court_status()
         loop = asyncio.get_running_loop()
-        next_look = loop.time() + _LOOK_SECONDS
+        next_status_at = loop.time() + _STATUS_SECONDS
         with Live(console=self.call.output.console, auto_refresh=False) as live:
             try:
                 while True:
-                    if loop.time() >= next_look:
+                    if loop.time() >= next_status_at:
                         court_status, missing = await self._court_status()
-                        next_look = loop.time() + _LOOK_SECONDS
+                        next_status_at = loop.time() + _STATUS_SECONDS
                     live.update(up_view(children, court_status, missing, self.lines.last, utc_now()), refresh=True)
                     await asyncio.sleep(_DRAW_SECONDS)
             finally:
                 # The last screen shows that all roles have ended.
                 live.update(up_view(children, None, "All roles have ended.", self.lines.last, utc_now()), refresh=True)
 
-    async def look(self) -> CourtStatus:
+    async def read_status(self) -> CourtStatus:
         """Return the state of the court, once every role has started."""
         await self.processes.started.wait()
         running = frozenset(role for role, child in self.processes.children.items() if child.pid)
@@ -163,7 +163,7 @@ class _RunningCourt:
 
     async def _court_status(self) -> tuple[CourtStatus | None, str]:
         try:
-            return await self.look(), ""
+            return await self.read_status(), ""
         except (KingdomError, OSError) as error:
             return None, f"the store cannot be read: {error}"
 

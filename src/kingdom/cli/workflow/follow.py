@@ -34,7 +34,7 @@ _CODES = {
 _POLL_SECONDS = 0.2
 # When events wait longer than this, the process that handles them is probably not running.
 _UNHANDLED_SECONDS = 5.0
-# A missing process is searched once in this many polls.
+# Once in this many polls, `_poll` checks whether a process is missing.
 _POLLS_PER_CHECK = 10
 
 

@@ -98,7 +98,8 @@ async def checkpoints(
 
     Example: kingdom workflow checkpoints last
 
-    JSON: an array of {id, workId, commits: {workTree: commit}, definitions, createdAt, valid}.
+    JSON: an array of {id, workId, commits: {workTree: commit}, definitions, createdAt, changedPaths: {workTree:
+    [path]}, valid}.
     """
     async with call.bus(engine(), create=False) as bus:
         workflow = await find_workflow(bus, workflow_id)

@@ -15,6 +15,7 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordQuery
 from kingdom.court.documents import Assignment
 from kingdom.court.package import GeneralPolicy, Package
+from kingdom.court.petitions.granting import ApprovalTerms
 from kingdom.court.records import ASSIGNMENTS
 from kingdom.ids import first_id
 from kingdom.workflow.model.run.workflow import RUN_PREFIX
@@ -53,6 +54,10 @@ class GeneralContext:
         """Return the current policy of a General, or the default policy if it has no package."""
         package = self.packages().get(general)
         return package.general.policy if package else GeneralPolicy()
+
+    def approval_terms(self, general: str) -> ApprovalTerms:
+        """Return what a question about a petition of a General needs."""
+        return ApprovalTerms(policy=self.policy_of(general), channel=self.channel_of(general), today=self.today)
 
     def defer(self, received: Event[Any], reason: str) -> Defer:
         """Defer a notice by the time that it has waited. A new notice is tried again soon: its host may be starting."""

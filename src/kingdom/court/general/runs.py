@@ -72,7 +72,7 @@ async def on_work_started(
         pid=work.agent.pid if work else None,
     )
     await add_session(transaction, soldier, session)
-    await grant_waiting_petitions(transaction, root.id, workflow, context.today)
+    await grant_waiting_petitions(transaction, root.id, workflow, context.approval_terms(root.target_general))
     await log_event(transaction, SoldierSpawned(assignment_id=root.id, soldier_id=soldier), root.target_general)
 
 
@@ -146,7 +146,7 @@ async def on_run_awaiting(
         return
     record, current = found[-1]
     await remove_run_sessions(transaction, workflow)
-    await grant_waiting_petitions(transaction, root.id, workflow, context.today)
+    await grant_waiting_petitions(transaction, root.id, workflow, context.approval_terms(root.target_general))
     asked = _question_of(context, workflow, root, current)
     waiting = msgspec.structs.replace(
         current, status=AssignmentStatus.NEEDS_HUMAN, reason=asked.text, cost_usd=workflow.cost_usd
@@ -227,7 +227,7 @@ async def _end_if_done(context: GeneralContext, transaction: Transaction, workfl
     if root.status in ASSIGNMENTS.final:
         await record_late_cost(transaction, root, workflow.cost_usd)
         return
-    await grant_waiting_petitions(transaction, root.id, workflow, context.today)
+    await grant_waiting_petitions(transaction, root.id, workflow, context.approval_terms(root.target_general))
     if workflow.status is not WorkflowStatus.COMPLETED:
         return
     if await has_open_petitions(transaction, root.id):

@@ -1,6 +1,6 @@
 """Ask people to approve a petition. The question has the id of the petition."""
 
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -27,10 +27,12 @@ _LONG_FIELDS = ("body", "text")
 
 
 async def request_approval(
-    transaction: Transaction, petition: Petition, policy: GeneralPolicy, *, channel: str, today: date
+    transaction: Transaction, petition: Petition, policy: GeneralPolicy, *, at: datetime, channel: str, today: date
 ) -> Petition:
-    """Ask people to approve a petition. Return the petition with the deadline, for the caller to store."""
-    at = petition.created_at
+    """Ask people to approve a petition. Return the petition with the deadline, for the caller to store.
+
+    A later question about the same petition replaces an earlier one and its answer.
+    """
     deadline = at + timedelta(hours=policy.ask_deadline_hours)
     due_at = min(deadline, petition.expires_at or deadline)
     question = HumanQuestion(
@@ -47,7 +49,7 @@ async def request_approval(
         due_at=due_at,
     )
     await ask_people(transaction, question, channel=channel, today=today)
-    return msgspec.structs.replace(petition, approve_by=due_at)
+    return msgspec.structs.replace(petition, approve_by=due_at, decided_by="", decided_at=None)
 
 
 async def apply_answer(transaction: Transaction, petition: Petition, record: Record) -> bool:
@@ -82,7 +84,11 @@ def approval_question(petition: Petition) -> str:
         ((name, value) for name, value in petition.body.items() if value), key=lambda one: one[0] in _LONG_FIELDS
     )
     details = "\n".join(f"{name}: {printable(_text_of(value))}".replace("\n", "\n    ") for name, value in values)
-    return f"May {petition.general} do this ({petition.kind} on {petition.target})?\n{details}"
+    reason = (
+        f"\nA person must approve it, because {printable(petition.approval_reason)}" if petition.approval_reason else ""
+    )
+    question = f"May {petition.general} do this ({petition.kind} on {petition.target})?"
+    return f"{question}{reason.replace(chr(10), chr(10) + '    ')}\n{details}"
 
 
 def _text_of(value: Any) -> str:

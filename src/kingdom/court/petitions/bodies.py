@@ -10,11 +10,13 @@ from kingdom.court.package import REVIEW, ReviewEvent
 from kingdom.errors import MalformedEvent
 from kingdom.workflow.model.resources.git import REPOSITORY
 
+PULL_REQUEST, PUSH = "github.pull_request", "github.push"
 _Repo = Annotated[str, Meta(pattern=rf"\A(|{REPOSITORY})\Z")]
 _Number = Annotated[int, Meta(ge=0, le=2**31)]
 _Key = Annotated[str, Meta(pattern=r"\A(|[A-Z][A-Z0-9_]*-[1-9][0-9]*)\Z", max_length=80)]
 _Channel = Annotated[str, Meta(pattern=r"\A[#@]?[^\s#@,<>]*\Z", max_length=80)]
 _Branch = Annotated[str, Meta(pattern=r"\A(|(?![/.-])(?!.*(\.\.|//|@\{|\.lock\Z))[^\s~^:?*\[\\]+)\Z", max_length=200)]
+_Commit = Annotated[str, Meta(pattern=r"\A[0-9a-f]*\Z", max_length=64)]
 # These lengths leave room for the mark that the court appends: GitHub allows 65,536 characters, and Jira 32,767.
 _GithubText = Annotated[str, Meta(max_length=60_000)]
 # Every line comment can move into the body.
@@ -37,6 +39,8 @@ class PetitionBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     # The fields that must have a value after defaults are filled in.
     needs: ClassVar[tuple[str, ...]] = ()
+    # Whether equal requests of different Works are different petitions.
+    is_per_work: ClassVar[bool] = False
 
     @property
     def target(self) -> str:
@@ -63,10 +67,9 @@ class _GithubBody(PetitionBody, frozen=True, kw_only=True):
         return self.repo == subject.repo
 
 
-class _GithubThread(_GithubBody, frozen=True, kw_only=True):
+class _GithubNumbered(_GithubBody, frozen=True, kw_only=True):
     needs: ClassVar[tuple[str, ...]] = ("repo", "number")
     number: _Number = 0
-    body: _GithubText = ""
 
     @property
     def target(self) -> str:
@@ -80,6 +83,10 @@ class _GithubThread(_GithubBody, frozen=True, kw_only=True):
 
     def is_about(self, subject: AssignmentSubject) -> bool:
         return super().is_about(subject) and subject.number in (0, self.number)
+
+
+class _GithubThread(_GithubNumbered, frozen=True, kw_only=True):
+    body: _GithubText = ""
 
 
 class GithubComment(_GithubThread, frozen=True, kw_only=True):
@@ -130,7 +137,7 @@ class GithubPullRequest(_GithubBody, frozen=True, kw_only=True):
     body: _GithubText = ""
     base: _Branch = ""
     head: _Branch = ""
-    head_sha: Annotated[str, Meta(pattern=r"\A[0-9a-f]*\Z", max_length=64)] = ""
+    head_sha: _Commit = ""
 
     @property
     def target(self) -> str:
@@ -140,6 +147,36 @@ class GithubPullRequest(_GithubBody, frozen=True, kw_only=True):
     def with_defaults(self, subject: AssignmentSubject) -> PetitionBody:
         """Return the body with defaults from the assignment."""
         return msgspec.structs.replace(super().with_defaults(subject), head="", head_sha="")
+
+
+class GithubReply(_GithubThread, frozen=True, kw_only=True):
+    """A reply to a review thread. Only a thread that we opened can be resolved with it."""
+
+    needs: ClassVar[tuple[str, ...]] = ("repo", "number", "thread", "body")
+    thread: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_=-]+\Z", max_length=200)]
+    resolve: bool = False
+
+
+class GithubPush(_GithubNumbered, frozen=True, kw_only=True):
+    """New commits of a run for a pull request that we opened.
+
+    The court sets `branch`, `before` and `head_sha`, never the agent. `before` is the head that we last saw. `message`
+    is for people who approve the push.
+    """
+
+    is_per_work: ClassVar[bool] = True
+    message: Annotated[str, Meta(max_length=2_000)] = ""
+    branch: _Branch = ""
+    before: _Commit = ""
+    head_sha: _Commit = ""
+
+    def with_defaults(self, subject: AssignmentSubject) -> PetitionBody:
+        """Return the body with defaults from the assignment."""
+        return msgspec.structs.replace(super().with_defaults(subject), branch="", before="", head_sha="")
+
+    def is_about(self, subject: AssignmentSubject) -> bool:
+        """Return whether it is in the repository of the assignment, since only our own pull requests get commits."""
+        return self.repo == subject.repo
 
 
 class _JiraBody(PetitionBody, frozen=True, kw_only=True):
@@ -193,7 +230,9 @@ KINDS: Mapping[str, type[PetitionBody]] = {
     "github.comment": GithubComment,
     "github.summary": GithubSummary,
     REVIEW: GithubReview,
-    "github.pull_request": GithubPullRequest,
+    "github.reply": GithubReply,
+    PULL_REQUEST: GithubPullRequest,
+    PUSH: GithubPush,
     "jira.comment": JiraComment,
     "jira.transition": JiraTransition,
     "slack.message": SlackMessage,

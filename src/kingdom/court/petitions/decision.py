@@ -12,7 +12,7 @@ import msgspec
 
 from kingdom.bus.record import RecordKind
 from kingdom.court.package import REVIEW, GeneralPolicy, PetitionRule
-from kingdom.court.petitions.bodies import KINDS
+from kingdom.court.petitions.bodies import KINDS, PUSH
 from kingdom.workflow.verdicts import PetitionVerdict
 
 # A petition is kept as long as the run that requested it.
@@ -50,6 +50,7 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `root` is the id of the assignment, and `number` the position of the petition within it. `asked_as` are the ids of
     the agents' requests. `foreign` means that the target is not what the assignment is about. `unclear` means that the
     petition failed at its deadline, but may have been performed. A person can approve the petition until `approve_by`.
+    With `approval`, the policy wants that before a commit is published, and `approval_reason` says why else.
     `decided_by` is the person who approved it, or who rejected it if `rejected` is set. `commands` are globs of allowed
     commands to bots.
     """
@@ -64,6 +65,8 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_at: datetime
     number: int = 0
     expires_at: datetime | None = None
+    approval: bool = False
+    approval_reason: str = ""
     approve_by: datetime | None = None
     decided_by: str = ""
     decided_at: datetime | None = None
@@ -82,8 +85,8 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """Return the idempotency key."""
-        return f"petition:{self.id}"
+        """Return the idempotency key. A push of another commit is another call."""
+        return f"petition:{self.id}:{self.body.get('head_sha', '')}" if self.kind == PUSH else f"petition:{self.id}"
 
     @property
     def system(self) -> str:
@@ -147,9 +150,10 @@ class RefusalDecision:
     reason: str
 
 
-def petition_id_of(root: str, kind: str, body: Mapping[str, Any]) -> str:
-    """Return the id of a petition. The same request in the same assignment has the same id."""
-    digest = sha256(msgspec.json.encode([kind, body], order="deterministic")).hexdigest()
+def petition_id_of(root: str, kind: str, body: Mapping[str, Any], work_id: str = "") -> str:
+    """Return the id of a petition. The same request in the same assignment, or in the same Work, has the same id."""
+    content = [kind, body, work_id] if work_id else [kind, body]
+    digest = sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
     return f"{root}-{digest[:_ID_DIGITS]}"
 
 

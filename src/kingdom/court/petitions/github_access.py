@@ -28,7 +28,12 @@ APP_PERMISSIONS: Mapping[str, str] = {
 # The webhooks that the Sentinel reads.
 APP_EVENTS = ("issues", "issue_comment", "pull_request", "pull_request_review", "pull_request_review_comment")
 # The permission of a path below a repository. Any other path needs only metadata.
-_PERMISSIONS: Mapping[str, str] = {"git": "contents", "issues": "issues", "pulls": "pull_requests"}
+_PERMISSIONS: Mapping[str, str] = {
+    "compare": "contents",
+    "git": "contents",
+    "issues": "issues",
+    "pulls": "pull_requests",
+}
 _LEVELS = ("none", "read", "write", "admin")
 # A token is replaced this long before it ends, which is longer than any call.
 _RENEWED_BEFORE = timedelta(minutes=5)
@@ -43,6 +48,10 @@ class GithubAccess(ABC):
     @abstractmethod
     async def token_for(self, method: str, path: str) -> str:
         """Return a token for a request. Raise NotAuthorized if GitHub grants none."""
+
+    @abstractmethod
+    async def token_with(self, scope: "TokenScope") -> str:
+        """Return a token with a scope, for a request whose path does not show it."""
 
     @abstractmethod
     def replaces(self, token: str) -> bool:
@@ -63,6 +72,10 @@ class UserToken(GithubAccess):
         """Return the token of the user."""
         return self._token
 
+    async def token_with(self, scope: "TokenScope") -> str:  # noqa: ARG002 - the same for every request
+        """Return the token of the user."""
+        return self._token
+
     def replaces(self, token: str) -> bool:  # noqa: ARG002 - the same for every token
         """Return False: a rejected token stays rejected."""
         return False
@@ -72,11 +85,10 @@ class UserToken(GithubAccess):
 
 
 class TokenScope(msgspec.Struct, frozen=True):
-    """What a token is narrowed to: one repository, and the permission of one kind of request."""
+    """What a token is narrowed to: one repository, and the permissions of one kind of request."""
 
     repository: str
-    permission: str
-    level: str
+    permissions: tuple[tuple[str, str], ...]
 
     @classmethod
     def of_request(cls, method: str, path: str) -> "TokenScope":
@@ -85,8 +97,17 @@ class TokenScope(msgspec.Struct, frozen=True):
             case ["", "repos", owner, name, *rest] if owner and name:
                 permission = _PERMISSIONS.get(rest[0], "metadata") if rest else "metadata"
                 level = "read" if method == "GET" else "write"
-                return cls(f"{owner}/{name}", permission, "read" if permission == "metadata" else level)
+                granted = {permission: "read" if permission == "metadata" else level}
+                return cls.of_permissions(f"{owner}/{name}", granted)
         raise NotAuthorized(f"a GitHub App cannot send {method} {path}, which is not about a repository")
+
+    @classmethod
+    def of_permissions(cls, repository: str, permissions: Mapping[str, str]) -> "TokenScope":
+        """Return a scope with these permissions."""
+        return cls(repository, tuple(sorted(permissions.items())))
+
+    def __str__(self) -> str:
+        return " or ".join(f"{name}={level}" for name, level in self.permissions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +146,10 @@ class AppInstallation(GithubAccess):
 
     async def token_for(self, method: str, path: str) -> str:
         """Return a token that is narrowed to the repository and the permission of a request."""
-        scope = TokenScope.of_request(method, path)
+        return await self.token_with(TokenScope.of_request(method, path))
+
+    async def token_with(self, scope: TokenScope) -> str:
+        """Return a token with a scope, which is requested if there is none yet."""
         async with self._lock:
             token = self._tokens.get(scope)
             if token is None or token.ends_at - _RENEWED_BEFORE <= self._clock():
@@ -147,7 +171,7 @@ class AppInstallation(GithubAccess):
 
     async def _request_token(self, scope: TokenScope) -> _InstallationToken:
         path = f"/app/installations/{self._settings.installation}/access_tokens"
-        body = {"repositories": [scope.repository.partition("/")[2]], "permissions": {scope.permission: scope.level}}
+        body = {"repositories": [scope.repository.partition("/")[2]], "permissions": dict(scope.permissions)}
         try:
             reply = await self._api.send(path, body)
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -176,7 +200,7 @@ class AppInstallation(GithubAccess):
         if status == _NOT_FOUND:
             return f"the App {app} has no installation {installation}: correct sentinel.github.app.installation"
         return (
-            f"the installation {installation} of the App {app} grants no {scope.permission}={scope.level} for"
+            f"the installation {installation} of the App {app} grants no {scope} for"
             f" {scope.repository}: grant it in the settings of the App, and accept it in those of the installation"
         )
 

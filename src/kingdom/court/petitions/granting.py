@@ -1,5 +1,6 @@
 """Grant the allowed petitions of an assignment in order, as soon as they can be performed."""
 
+from dataclasses import dataclass, field
 from datetime import date
 
 import msgspec
@@ -8,9 +9,23 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record
 from kingdom.clock import utc_now
 from kingdom.court.documents import MessageType
-from kingdom.court.petitions.approval import apply_answer
-from kingdom.court.petitions.bodies import GithubPullRequest, SlackMessage, stored_body
-from kingdom.court.petitions.commits import RunBranch, find_run_branch, is_own_branch
+from kingdom.court.package import GeneralPolicy
+from kingdom.court.petitions.approval import apply_answer, request_approval
+from kingdom.court.petitions.bodies import (
+    PULL_REQUEST,
+    PUSH,
+    GithubPullRequest,
+    GithubPush,
+    SlackMessage,
+    stored_body,
+)
+from kingdom.court.petitions.commits import (
+    RunBranch,
+    find_own_pull_request,
+    find_run_branch,
+    is_own_branch,
+    protected_paths,
+)
 from kingdom.court.petitions.decision import TOO_LATE, Petition, PetitionState
 from kingdom.court.petitions.records import petitions_with_records, refuse_petition, save_petition
 from kingdom.court.questions import close_question
@@ -19,12 +34,27 @@ from kingdom.court.streams import PetitionGranted, petition_granted
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WORKFLOW
 
-_PULL_REQUEST = "github.pull_request"
+# The petitions that publish a commit of the run.
+WITH_COMMIT = (PULL_REQUEST, PUSH)
+# How many protected paths a question shows.
+_SHOWN_PATHS_MAX = 20
 _SLACK_MESSAGE = "slack.message"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalTerms:
+    """What a question about a petition needs: the current policy, the channel, and the date of the court."""
+
+    policy: GeneralPolicy = field(default_factory=GeneralPolicy)
+    channel: str = ""
+    today: date | None = None
+
+
+_DEFAULT_TERMS = ApprovalTerms()
+
+
 async def grant_waiting_petitions(
-    transaction: Transaction, root_id: str, workflow: Workflow, today: date | None = None
+    transaction: Transaction, root_id: str, workflow: Workflow, terms: ApprovalTerms = _DEFAULT_TERMS
 ) -> None:
     """Grant the waiting petitions of an assignment in order. A petition waits as long as an earlier one waits."""
     for record, petition in await petitions_with_records(transaction, root_id):
@@ -33,7 +63,7 @@ async def grant_waiting_petitions(
     ahead: list[Petition] = []
     for record, petition in await petitions_with_records(transaction, root_id):
         waits = petition.state is PetitionState.REQUESTED
-        ahead.append(await grant_petition(transaction, petition, record, workflow, ahead, today) if waits else petition)
+        ahead.append(await grant_petition(transaction, petition, record, workflow, ahead, terms) if waits else petition)
 
 
 async def grant_petition(
@@ -42,7 +72,7 @@ async def grant_petition(
     record: Record | None,
     workflow: Workflow,
     ahead: list[Petition],
-    today: date | None = None,
+    terms: ApprovalTerms = _DEFAULT_TERMS,
 ) -> Petition:
     """Grant a petition if its turn has come, and store its state."""
     if petition.expires_at and petition.expires_at <= utc_now():
@@ -56,57 +86,83 @@ async def grant_petition(
         return await (
             save_petition(transaction, petition, record)
             if waits
-            else _queue_slack_message(transaction, petition, record, today)
+            else _queue_slack_message(transaction, petition, record, terms.today)
         )
-    if petition.kind == _PULL_REQUEST:
-        return await _grant_pull_request(transaction, petition, record, workflow)
+    if petition.kind in WITH_COMMIT:
+        return await _grant_commit(transaction, petition, record, workflow, terms)
     return await _publish_granted(transaction, petition, record)
 
 
 async def with_branches(transaction: Transaction, petition: Petition, workflow: Workflow) -> Petition:
-    """Add the branches to a petition for a pull request, or the reason why the run can never create it."""
-    if petition.kind != _PULL_REQUEST:
+    """Add the branches to a petition that publishes a commit, or the reason why the run can never do that."""
+    if petition.kind not in WITH_COMMIT:
         return petition
-    branch = await _find_branch(transaction, petition, workflow)
-    reason = _why_impossible(petition, branch, workflow)
-    if branch is None or reason:
-        return msgspec.structs.replace(petition, reason=reason)
-    return msgspec.structs.replace(petition, body={**petition.body, **_branch_fields(petition, branch)})
+    _, fields, reason = await _court_fields(transaction, petition, workflow)
+    fields.pop("head_sha", None)
+    return msgspec.structs.replace(petition, body={**petition.body, **fields}, reason=reason)
 
 
-async def _grant_pull_request(
-    transaction: Transaction, petition: Petition, record: Record | None, workflow: Workflow
+async def _grant_commit(
+    transaction: Transaction, petition: Petition, record: Record | None, workflow: Workflow, terms: ApprovalTerms
 ) -> Petition:
-    """Grant a pull request if its changes are committed. Until then, it waits."""
-    branch = await _find_branch(transaction, petition, workflow)
-    reason = _why_impossible(petition, branch, workflow)
+    """Grant a petition that publishes a commit of the run. Until there is one, and it may be published, it waits."""
+    branch, fields, reason = await _court_fields(transaction, petition, workflow)
     if branch is None or reason:
         return await refuse_petition(transaction, petition, record, reason)
     if branch.commit:
-        fields = {**_branch_fields(petition, branch), "head_sha": branch.commit}
-        return await _publish_granted(
-            transaction, msgspec.structs.replace(petition, body={**petition.body, **fields}), record
-        )
+        is_approved = petition.decided_by and petition.body["head_sha"] == branch.commit
+        petition = msgspec.structs.replace(petition, body={**petition.body, **fields})
+        why_asked = _approval_reason(branch, terms.policy)
+        if (petition.approval or why_asked) and not is_approved:
+            return await _ask(transaction, msgspec.structs.replace(petition, approval_reason=why_asked), record, terms)
+        return await _publish_granted(transaction, petition, record)
     if workflow.status in WORKFLOW.final:
         return await refuse_petition(transaction, petition, record, "the run ended without a checkpoint for it")
     return await save_petition(transaction, petition, record)
 
 
-async def _find_branch(transaction: Transaction, petition: Petition, workflow: Workflow) -> RunBranch | None:
-    repo = stored_body(GithubPullRequest, petition.body).repo
-    return await find_run_branch(transaction, workflow, repo, petition.asked_as)
+async def _ask(transaction: Transaction, petition: Petition, record: Record | None, terms: ApprovalTerms) -> Petition:
+    """Ask people to approve a commit. Their answer holds for this commit only."""
+    now = utc_now()
+    asked = await request_approval(
+        transaction, petition, terms.policy, at=now, channel=terms.channel, today=terms.today or now.date()
+    )
+    return await save_petition(transaction, asked, record)
 
 
-def _branch_fields(petition: Petition, branch: RunBranch) -> dict[str, str]:
-    return {"head": branch.name, "base": stored_body(GithubPullRequest, petition.body).base or branch.base}
+def _approval_reason(branch: RunBranch, policy: GeneralPolicy) -> str:
+    """Return why a person must approve the commit of a branch whatever its rule says, or ""."""
+    if not policy.protected_paths:
+        return ""
+    if branch.changed_paths is None:
+        return "its changed files are too many to check, or not known"
+    found = protected_paths(branch.changed_paths, policy.protected_paths)
+    more = f" and {len(found) - _SHOWN_PATHS_MAX} more" if len(found) > _SHOWN_PATHS_MAX else ""
+    return f"it changes {', '.join(found[:_SHOWN_PATHS_MAX])}{more}" if found else ""
 
 
-def _why_impossible(petition: Petition, branch: RunBranch | None, workflow: Workflow) -> str:
+async def _court_fields(
+    transaction: Transaction, petition: Petition, workflow: Workflow
+) -> tuple[RunBranch | None, dict[str, str], str]:
+    """Return the branch of the run, and what the court sets: the branches and the commit.
+
+    If the run can never publish it, the last value is the reason. `head_sha` is empty until the commit is known.
+    """
+    repo = str(petition.body["repo"])
+    branch = await find_run_branch(transaction, workflow, repo, petition.asked_as)
     if branch is None:
-        return f"the run has no checkout of {petition.target}"
-    if not is_own_branch(branch.name, workflow.id):
-        return f"{branch.name} is not a branch of this run, and only branches of the run are pushed"
-    return ""
+        return None, {}, f"the run has no checkout of {repo}"
+    if petition.kind == PULL_REQUEST:
+        if not is_own_branch(branch.name, workflow.id):
+            return branch, {}, f"{branch.name} is not a branch of this run, and only branches of the run are pushed"
+        base = stored_body(GithubPullRequest, petition.body).base or branch.base
+        return branch, {"head": branch.name, "base": base, "head_sha": branch.commit}, ""
+    push = stored_body(GithubPush, petition.body)
+    own = await find_own_pull_request(transaction, petition.root, push.repo, push.number)
+    if own is None:
+        reason = f"{push.target} is not a pull request that this assignment opened, and only these are pushed to"
+        return branch, {}, reason
+    return branch, {"branch": own.branch, "before": own.head, "head_sha": branch.commit}, ""
 
 
 async def _publish_granted(transaction: Transaction, petition: Petition, record: Record | None) -> Petition:

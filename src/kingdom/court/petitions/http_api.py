@@ -64,7 +64,7 @@ class HttpApi:
             connector = aiohttp.TCPConnector(force_close=True)
             limit = aiohttp.ClientTimeout(total=self.longest_call.total_seconds())
             self._session = aiohttp.ClientSession(connector=connector, timeout=limit, headers=self._headers)
-        url = path if path.startswith(f"{self.url}/") else self.url + path
+        url = self.url + path if path.startswith("/") else path
         try:
             async with self._session.request(method, url, **options) as answer:
                 return await read_reply(answer)

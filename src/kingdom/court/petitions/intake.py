@@ -1,8 +1,7 @@
 """Receive petitions of agents and decide about them. Equal requests in one assignment are one petition."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import date, datetime
-from typing import Any
 
 import msgspec
 
@@ -20,7 +19,7 @@ from kingdom.court.petitions.decision import (
     decide_petition,
     petition_id_of,
 )
-from kingdom.court.petitions.granting import grant_petition, with_branches
+from kingdom.court.petitions.granting import WITH_COMMIT, ApprovalTerms, grant_petition, with_branches
 from kingdom.court.petitions.records import petitions_of, read_petition, refuse_petition, save_petition
 from kingdom.court.streams import petitions_due
 from kingdom.errors import MalformedEvent
@@ -47,7 +46,7 @@ async def handle_petition(
     `grant_waiting_petitions`. A petition to one of the `unused_systems` is refused.
     A pull request is followed as `follow` says.
     """
-    petition = _parse_petition(root, workflow.id, request.kind, request.body, at, channel)
+    petition = _parse_petition(root, workflow.id, request, at, channel)
     record = await transaction.get(PETITIONS.name, petition.id)
     before = read_petition(record) if record else None
     request_ids = (
@@ -75,9 +74,13 @@ async def handle_petition(
         follow_days=follow.days if follow else 0.0,
     )
     day = today or at.date()
-    if verdict.approval:
-        petition = await request_approval(transaction, petition, policy, channel=channel, today=day)
-    granted = await grant_petition(transaction, petition, record, workflow, ahead, day)
+    if petition.kind in WITH_COMMIT:
+        # People are asked when the commit is known.
+        petition = msgspec.structs.replace(petition, approval=verdict.approval)
+    elif verdict.approval:
+        petition = await request_approval(transaction, petition, policy, at=at, channel=channel, today=day)
+    terms = ApprovalTerms(policy=policy, channel=channel, today=day)
+    granted = await grant_petition(transaction, petition, record, workflow, ahead, terms)
     if granted.state is PetitionState.REQUESTED:
         # What the petition waits for may happen during this transaction, and then no other notice would follow.
         await transaction.publish(petitions_due(petition.id, petition.root))
@@ -85,18 +88,20 @@ async def handle_petition(
 
 
 def _parse_petition(
-    root: Assignment, workflow_id: str, kind: str, raw: Mapping[str, Any], at: datetime, channel: str
+    root: Assignment, workflow_id: str, request: AgentPetitioned, at: datetime, channel: str
 ) -> Petition:
     """Parse a petition of an agent. If the petition is invalid, its `reason` says why."""
-    subject, body, target, foreign, reason = _subject(root, channel), dict(raw), "", False, ""
+    kind, subject, body = request.kind, _subject(root, channel), dict(request.body)
+    target, foreign, reason, work_id = "", False, "", ""
     if kind in KINDS:
         try:
-            read = read_body(kind, raw, subject)
+            read = read_body(kind, request.body, subject)
+            work_id = request.work_id if read.is_per_work else ""
             body, target, foreign = msgspec.to_builtins(read), read.target, not read.is_about(subject)
         except MalformedEvent as error:
             reason = str(error)
     return Petition(
-        id=petition_id_of(root.root_id, kind, body),
+        id=petition_id_of(root.root_id, kind, body, work_id),
         root=root.root_id,
         general=root.target_general,
         workflow_id=workflow_id,

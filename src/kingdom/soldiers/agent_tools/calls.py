@@ -137,7 +137,9 @@ _DESCRIPTIONS = {
         " github.comment {body}, github.summary {body} for the one comment that is edited later,"
         " github.review {event: COMMENT | REQUEST_CHANGES, seldom APPROVE, body,"
         " comments: [{path, line, side: RIGHT | LEFT, body}] on lines of the diff},"
-        " github.pull_request {title, body, base} for your changes, jira.comment {body}, jira.transition {to},"
+        " github.pull_request {title, body, base} for your changes, github.push {message} for further commits to it,"
+        " github.reply {thread, body, resolve: true only for a thread that you opened},"
+        " jira.comment {body}, jira.transition {to},"
         " slack.message {text, channel}. repo, number, key and channel follow from your task unless you name others."
     ),
     "remember": (

@@ -130,15 +130,15 @@ async def _call(parameters: dict[str, Any], url: str) -> ToolReply:
 
 async def _post(url: str, body: bytes) -> bytes:
     """Send a request and return the body of the answer; raises OSError if no good answer comes."""
-    place = urlsplit(url)
-    if place.scheme == "unix":
-        reader, writer = await asyncio.open_unix_connection(place.path)
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        reader, writer = await asyncio.open_unix_connection(parts.path)
     else:
-        reader, writer = await asyncio.open_connection(place.hostname, place.port)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     try:
         head = (
-            f"POST {_PATH if place.scheme == 'unix' else place.path or _PATH} HTTP/1.1",
-            f"Host: {place.netloc or 'localhost'}",
+            f"POST {_PATH if parts.scheme == 'unix' else parts.path or _PATH} HTTP/1.1",
+            f"Host: {parts.netloc or 'localhost'}",
             "Content-Type: application/json",
             f"Content-Length: {len(body)}",
             "Connection: close",
@@ -154,8 +154,8 @@ async def _post(url: str, body: bytes) -> bytes:
 
 
 def _check_url(url: str) -> None:
-    place = urlsplit(url)
-    if not (place.path if place.scheme == "unix" else place.scheme == "http" and place.hostname and place.port):
+    parts = urlsplit(url)
+    if not (parts.path if parts.scheme == "unix" else parts.scheme == "http" and parts.hostname and parts.port):
         raise Misconfigured(f"{url!r} is not the address of agent tools: write http://HOST:PORT/voice or unix:SOCKET")
 
 

@@ -9,7 +9,7 @@ from kingdom.workflow.records import load_resource
 
 
 async def find_results_of_repositories(bus: Bus, git_ids: Sequence[str], count: int) -> list[PastResult]:
-    """Return the newest results about the repositories of some Gits, of all Generals together."""
+    """Return the newest results of all Generals about the repositories of these Gits."""
     async with bus.transaction() as transaction:
         gits = [(await load_resource(transaction, Git, git_id))[1] for git_id in git_ids]
         repos = dict.fromkeys(git.repo.lower() for git in gits if git.repo)

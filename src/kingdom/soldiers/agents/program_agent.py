@@ -83,7 +83,7 @@ class ProgramAgent(Agent, Generic[T]):
         """Wait until the process exits; return its exit code and the last part of its standard error."""
         how = self._program.describe_exit(await self._program.wait())
         words = await asyncio.to_thread(self._program.stderr_tail)
-        return f"{how}; its last words: {words}" if words else how
+        return f"{how}; its last output: {words}" if words else how
 
     @abstractmethod
     def _new_turn(self, prompt: Prompt) -> T:

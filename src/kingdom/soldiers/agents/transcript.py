@@ -165,7 +165,7 @@ def read_page(path: Path, offset: int = 0, *, at_most: int = PAGE_BYTES) -> Tran
 
 
 def parse_page(lines: Iterable[bytes], offset: int, at_most: int) -> TranscriptPage:
-    """Return about `at_most` bytes of entries from lines, the first of which is at an offset.
+    """Return about `at_most` bytes of entries from lines; the first line begins at `offset`.
 
     An incomplete last line is left for the next page; a line that cannot be decoded is skipped.
     """

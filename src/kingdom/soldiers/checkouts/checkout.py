@@ -177,7 +177,7 @@ class Checkout:
     async def collect_nested(self) -> list[str]:
         """Return commits with the contents of repositories inside the checkout; raises ProgramFailed on failure.
 
-        If an agent replaced our `.git` with a repository, the checkout itself is that repository.
+        If an agent replaced the file `.git` with a repository, the checkout itself is that repository.
         """
         return (await self._run_action("collect_nested"))[0]
 

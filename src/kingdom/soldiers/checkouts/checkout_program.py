@@ -302,7 +302,7 @@ def adopt(git: CheckoutGit, request: "Request") -> "Answer":
 def collect_nested(git: CheckoutGit, request: "Request") -> "Answer":
     """Return commits with the contents of repositories inside the checkout.
 
-    If an agent replaced our `.git` with a repository, the checkout itself is that repository.
+    If an agent replaced the file `.git` with a repository, the checkout itself is that repository.
     """
     dot_git = lstat(git.files + b"/.git")
     if dot_git is not None and stat.S_ISDIR(dot_git.st_mode):

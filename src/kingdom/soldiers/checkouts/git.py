@@ -162,7 +162,7 @@ def extract_passwords(arguments: Sequence[str]) -> tuple[list[str], dict[str, st
 
 
 async def retry_git(act: Callable[[], Awaitable[T]], *, tries: int, pause: timedelta = timedelta()) -> T:
-    """Retry when git fails, after a pause that doubles; a timeout is not retried."""
+    """Retry when git fails, after a pause that doubles; a timeout or a failed start is not retried."""
     for number in range(tries - 1):
         try:
             return await act()

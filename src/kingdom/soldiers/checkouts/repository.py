@@ -184,6 +184,12 @@ class Repository:
         options = ("--no-color", "--no-ext-diff", "--no-textconv", "--end-of-options")
         return await self.git("diff", *options, since, until, "--", at_most=at_most)
 
+    async def changed_paths(self, since: str, until: str, at_most: int) -> list[str] | None:
+        """Return every path that differs between two commits, or None if their list has `at_most` bytes or more."""
+        options = ("--name-only", "--no-renames", "-z", "--end-of-options")
+        listed = await self.git("diff", *options, since, until, "--", at_most=at_most)
+        return listed.split("\0")[:-1] if len(listed.encode()) < at_most else None
+
     async def delete_merged_branch(self, branch: str, *, base: str, start: str) -> None:
         """Delete a branch and its start ref `start`, unless the branch has commits that its base lacks."""
         commit = await self.resolve_commit(f"refs/heads/{branch}")
@@ -196,7 +202,7 @@ class Repository:
         return (await self.git("for-each-ref", "--format=%(refname)", *patterns)).splitlines()
 
     async def set_ref(self, ref: str, commit: str, *before: str) -> None:
-        """Set a ref of one checkout to a commit, if the ref still has the value `before`."""
+        """Set a ref of one checkout to a commit. If `before` is given, git fails unless the ref has this value."""
         # Only one process changes this ref, so an existing lock file is a leftover of a killed git.
         (self.path / f"{ref}.lock").unlink(missing_ok=True)
         await self.git("update-ref", "--no-deref", ref, commit, *before)

@@ -1,4 +1,4 @@
-"""The checkouts of a run in all its repositories; they change together or not at all."""
+"""The checkouts of a run in all its repositories; they are created and reset together or not at all."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,6 +14,8 @@ from kingdom.soldiers.checkouts.checkout import Checkout, CheckoutState, GitPoli
 from kingdom.soldiers.checkouts.git import REMOTE_PAUSE, run_to_completion
 from kingdom.soldiers.checkouts.repository import Repository, clone_name, without_password
 
+# Every step of a run rewrites its record, which has these lists.
+CHANGED_PATHS_BYTES_MAX = 16_384
 _log = structlog.get_logger(__name__)
 
 
@@ -52,7 +54,7 @@ class CheckoutFailed(ProgramFailed):
 
 
 class RunCheckouts:
-    """All checkouts of this host; git finds its configuration and credentials in `home`.
+    """Handles the checkouts of all runs on this host; git finds its configuration and credentials in `home`.
 
     Only one caller at a time may change a checkout. Failed calls of a remote are retried after a `pause` that doubles.
     """
@@ -158,6 +160,19 @@ class RunCheckouts:
     async def diff_commits(self, tree: CheckoutSpec, since: str, until: str, at_most: int | None) -> str:
         """Return the first `at_most` bytes of a unified diff between two commits, from the clone of this host."""
         return await self._repository(tree).diff(since, until, at_most)
+
+    async def changed_paths(self, trees: Sequence[CheckoutSpec], commits: Mapping[str, str]) -> dict[str, list[str]]:
+        """Return the paths that differ between the start of each checkout and its commit, from the clones of this host.
+
+        A checkout with too many changes is left out.
+        """
+        found = {
+            tree.id: await self._repository(tree).changed_paths(
+                await self.base_commit(tree), commits[tree.id], CHANGED_PATHS_BYTES_MAX
+            )
+            for tree in trees
+        }
+        return {tree_id: paths for tree_id, paths in found.items() if paths is not None}
 
     async def base_commit(self, tree: CheckoutSpec) -> str:
         """Return the commit from which the checkout started, wherever its base branch is now."""

@@ -44,8 +44,8 @@ async def copy_diffs(
 ) -> None:
     """Copy the diffs of a new checkpoint to the store. `earlier` has the commits of the checkpoint before.
 
-    The diffs come from the clones of this host, which agents cannot write. While the store does not answer, this waits
-    for a while, because the reply about the checkpoint has to wait too.
+    The diffs come from the clones of this host, which agents cannot write. If the store does not answer, each diff is
+    retried for a minute. This delays nothing else: the reply about the checkpoint needs the store too.
     """
     for tree in trees:
         try:
@@ -90,7 +90,7 @@ async def _make_diff(
 async def _store(texts: RunTexts, run: str, name: str, found: CheckpointDiff) -> None:
     head = msgspec.json.encode({"since": found.since, "until": found.until}) + b"\n"
     data = head + found.diff.encode()
-    # A room of exactly the size marks the last piece as cut.
+    # If the data fill the room exactly, `cut_into_pieces` marks the last piece as cut.
     pieces = list(cut_into_pieces(data, 0, len(data) if found.is_cut else len(data) + 1))
     async with asyncio.timeout(_STORE_SECONDS):
         while True:

@@ -144,7 +144,9 @@ async def take_checkpoint(context: HostContext, command_input: CommandInput[comm
             commits,
             command_input.checkpointed,
         )
-    return closing_reply(command_input, answer_to(command, answers.CheckpointCreated, commits=commits))
+    changed = await context.checkouts.changed_paths(trees, commits)
+    created = answer_to(command, answers.CheckpointCreated, commits=commits, changed_paths=changed)
+    return closing_reply(command_input, created)
 
 
 async def roll_back(context: HostContext, command_input: CommandInput[commands.RollBack]) -> HostReply:

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from kingdom.bus.metrics import WorkerMetrics
 
 LEASE = timedelta(seconds=30)
-# If the lease is not renewed within this share of its time, the host stops its agents. They end before another host
-# continues their runs.
+# If the lease is not renewed within this share of its time, the host stops its agents, so that they have ended before
+# another host continues their runs.
 _SAFE_SHARE = 0.8
 _RENEWALS_PER_LEASE = 3
 _PAUSE_SECONDS = 1.0

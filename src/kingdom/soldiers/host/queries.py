@@ -140,7 +140,7 @@ class _PetitionForwarder:
 
 
 async def _send_earlier_costs(context: HostContext, command: commands.GenerateReport, session: AgentSession) -> None:
-    """Send the costs of earlier attempts at a report, because a host that died did not send them."""
+    """Send the costs of earlier attempts at a report, because a host that died may not have sent them."""
     for attempt in range(1, command.attempt):
         earlier = await context.agents.client.inspect(session.launch, f"{command.report_id}#{attempt}")
         if earlier.cost_usd:

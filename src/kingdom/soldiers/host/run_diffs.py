@@ -54,8 +54,8 @@ class RunDiffs:
     async def current(self, workflow: Workflow, since: Checkpoint | None = None) -> list[TreeDiff]:
         """Return the changes in each checkout since a checkpoint or the base.
 
-        Uncommitted changes are included if the checkouts are on this machine. Otherwise the changes reach to the last
-        checkpoint; since an earlier checkpoint there is one diff for each checkpoint after it.
+        Uncommitted changes are included if the checkouts are on this machine. Otherwise the changes end at the last
+        checkpoint: one diff since the base, or one diff for each checkpoint after `since`.
         """
         folders, place = await self._find_folders(workflow)
         ready = [tree for tree in workflow.work_trees if tree.status is WorkTreeStatus.READY]

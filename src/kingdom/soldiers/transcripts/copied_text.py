@@ -42,7 +42,10 @@ def redact_lines(data: bytes, redaction: Redaction) -> bytes:
 
 
 def cut_into_pieces(data: bytes, offset: int, room: int) -> Iterator[TextPiece]:
-    """Yield pieces of a text that begins at an offset. Of a text that does not fit, only `room` bytes are kept."""
+    """Yield the first `room` bytes of a text that begins at an offset, in pieces.
+
+    If they fill the room, the last piece is marked as cut.
+    """
     kept = data[:room]
     for start in range(0, len(kept), PIECE_BYTES):
         content = kept[start : start + PIECE_BYTES]

@@ -16,13 +16,13 @@ from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.storage.run_texts import RunTexts
 from kingdom.workflow.model.run.work import SOLDIER_PREFIX
 
-# The transcripts of one run that the store keeps, in bytes.
+# How many bytes of one run's transcripts the store keeps.
 RUN_BYTES_MAX = 20 << 20
 COPY_EVERY_SECONDS = 1.0
 _BATCH_BYTES = 1 << 20
 # The end of a session waits at most this long for the store. The rest is copied later.
 _FLUSH_SECONDS = 10.0
-# The turn of an ended agent may still append its cost.
+# A session is copied this long after its end, because the turn of an ended agent may still append its cost.
 _LINGER_SECONDS = 60.0
 _log = structlog.get_logger("kingdom.soldiers")
 

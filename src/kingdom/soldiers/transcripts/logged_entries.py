@@ -1,4 +1,4 @@
-"""Converts log entries about an agent's turns to entries of a transcript."""
+"""Convert log entries about an agent's turns to entries of a transcript."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

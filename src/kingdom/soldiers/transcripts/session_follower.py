@@ -49,8 +49,8 @@ class SessionFollower:
         # The soldier of each Work according to the log so far.
         self._soldiers: dict[str, str] = {}
 
-    async def look(self) -> list[LogEntry]:
-        """Find new sessions, and return the log entries since the last call."""
+    async def read_log(self) -> list[LogEntry]:
+        """Return the log entries since the last call, and find new sessions in them."""
         run = self._subject.workflow
         entries, self._cursor = await read_log_to_end(self._operations, run.id, self._cursor)
         for session in sessions_of(run, entries):

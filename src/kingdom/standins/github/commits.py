@@ -50,9 +50,15 @@ def has_commit(state: dict[str, Any], repository: str, sha: str) -> bool:
 
 
 def is_fast_forward(state: dict[str, Any], repository: str, before: str, after: str) -> bool:
-    """Return whether `after` contains `before`. Without a git directory, only a known ancestor does not."""
+    """Return whether `after` contains `before`.
+
+    Without a git directory, a commit with a known parent contains only its ancestors, and any other contains all
+    commits except those that come after it.
+    """
     if directory := _directory(state, repository):
         return _git(directory, "merge-base", "--is-ancestor", before, after).returncode == 0
+    if known := _ancestors(state, repository, after):
+        return before in (after, *known)
     return after not in _ancestors(state, repository, before)
 
 

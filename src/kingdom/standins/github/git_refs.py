@@ -102,6 +102,8 @@ async def compare(request: web.Request) -> web.Response:
     """Answer whether the second commit contains the first one."""
     name, state = repository_of(request), request.app[STATE_FILE].state
     base, head = (resolve(state, name, request.match_info[each]) for each in ("base", "head"))
+    if not all(has_commit(state, name, each) for each in (base, head)):
+        raise not_found()
     status = "identical" if base == head else "diverged"
     if base != head and is_fast_forward(state, name, base, head):
         status = "ahead"

@@ -77,7 +77,7 @@ def queue_envelope(
     }
     fresh = [envelope]
     if fault is not None and fault.kind == "repeat":
-        # The second envelope looks like a retry because the first envelope was not acknowledged in time.
+        # The second envelope looks like the retry that Slack sends if the first is not acknowledged in time.
         attempts = 1 if envelope_type == "events_api" else 0
         fresh.append({**envelope, "number": state_file.next_number("envelope"), "attempts": attempts})
     pending = state_file.state["pending"]

@@ -12,7 +12,10 @@ _CLOCK_DRIFT_NS = SECOND_NS // 20
 
 
 def lost_events(evidence: Evidence) -> Iterator[Violation]:
-    """Find published events that are not in the store, or that are DONE without any effect."""
+    """Find published events that are not in the store, and DONE events that no handler has handled.
+
+    Also find records that count fewer reactions than were applied.
+    """
     traced = {(facts["stream"], facts["event"]) for facts in evidence.applied}
     for event_id in sorted(evidence.committed):
         for stream in evidence.described[event_id]["streams"]:
@@ -74,7 +77,7 @@ def repeated_reactions(evidence: Evidence) -> Iterator[Violation]:
 
 
 def duplicate_ids(evidence: Evidence) -> Iterator[Violation]:
-    """Find events that a stream has twice, and positions that two events have."""
+    """Find events that a stream has or accepted twice, and positions that two events have."""
     places: dict[CopyId, set[int]] = defaultdict(set)
     owners: dict[int, set[CopyId]] = defaultdict(set)
     stored = [(event.stream, event.event_id, event.position) for event in evidence.events]

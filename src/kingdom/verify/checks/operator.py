@@ -8,7 +8,7 @@ from kingdom.verify.violation import Violation, ViolationKind
 
 
 def run_after_end(evidence: Evidence) -> Iterator[Violation]:
-    """Find events that ran after their cancellation or discard was confirmed."""
+    """Find cancelled or discarded events that ran afterwards, and discarded events that are not DISCARDED."""
     began: dict[str, list[int]] = defaultdict(list)
     for entry in evidence.entries("started"):
         began[entry.facts["event"]].append(entry.at)
@@ -38,7 +38,8 @@ def claims_while_paused(evidence: Evidence) -> Iterator[Violation]:
         elif entry.what == "resuming":
             since.pop(stream, None)
         elif stream in since and entry.facts.get("asked", entry.at) > since[stream]:
-            yield Violation(ViolationKind.DISOBEYED, stream, f"{entry.process} claimed events though it was paused")
+            detail = f"{entry.process} claimed events though the stream was paused"
+            yield Violation(ViolationKind.DISOBEYED, stream, detail)
 
 
 def redriven_but_not_run(evidence: Evidence) -> Iterator[Violation]:

@@ -13,7 +13,7 @@ _FINAL = frozenset({"done", "dead"})
 
 @dataclass(slots=True)
 class _Handling:
-    """One run of a handler. If the process died before the handler ended, `ended` is the last entry of the process."""
+    """One run of a handler. If its process died first, `ended` is the time of the last entry of the process."""
 
     key: CopyId
     event: str
@@ -65,7 +65,7 @@ def lost_claims(evidence: Evidence) -> Iterator[tuple[Claim, Claim]]:
     for claims in evidence.claims_of.values():
         for former, later in pairwise(claims):
             began = evidence.settling_began.get((former.position, former.token))
-            # A process that dies right after its commit has not recorded its settlement.
+            # `settling_began` is enough: a process that dies right after its commit has not recorded the settlement.
             if (began is None or began > later.at) and not _is_after_redrive(evidence, later):
                 yield former, later
 

@@ -483,6 +483,7 @@ setInterval(() => {
 }, BEAT_MS);
 
 prepare();
+find(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 if (cursor) {
   lead();
   channel.postMessage({ kind: "ask" });

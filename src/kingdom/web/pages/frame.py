@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 
 from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Transaction
@@ -88,6 +89,11 @@ def render(template: str, /, **values: Any) -> str:
     return _environment().get_template(template).render(values)
 
 
+def render_part(macro: str, /, *values: Any) -> Markup:
+    """Render a part of a page, which is a macro in parts.html."""
+    return Markup(getattr(_environment().get_template("parts.html").module, macro)(*values))  # noqa: S704 - escaped
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -99,7 +105,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    names = ("money", "span", "count", "ago", "left", "since", "clock", "may", "state_of")
+    names = ("money", "span", "count", "ago", "left", "since", "clock", "may", "state_of", "coded", "unbroken")
     environment.globals |= {name: getattr(wording, name) for name in names}
     environment.globals |= {"asset": asset_url, "navigation": NAVIGATION, "health_reason": describe_reason}
     return environment

@@ -1,14 +1,19 @@
 """Runs as rows of lists. Python computes the values, because functions that a template calls are slow."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import quote
 
 from markupsafe import Markup
 
 from kingdom.access.rights import Visitor
 from kingdom.actions.runs import describe_activity
+from kingdom.web.pages.frame import render_part
 from kingdom.web.pages.wording import StateWord, may, money, state_of
 from kingdom.workflow.model.run.workflow import Workflow
+
+# A row has about a kilobyte.
+_ROWS_KEPT = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +32,12 @@ class RunRow:
     cost: str
     time: Markup
     can_act: bool
+
+
+@lru_cache(maxsize=_ROWS_KEPT)
+def row_html(row: RunRow, *, can_choose: bool) -> Markup:
+    """Render a row of the list of runs. Open pages ask for the same rows again and again, so they are kept."""
+    return render_part("run_row", row, can_choose)
 
 
 def run_row(run: Workflow, visitor: Visitor, time: Markup) -> RunRow:

@@ -5,11 +5,12 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
+from kingdom.access.rights import Right
 from kingdom.actions.listings import newest_runs, newest_runs_queries, run_general
 from kingdom.actions.overview import ACTIVE
 from kingdom.web.api.runs import RunsQuery
 from kingdom.web.pages.frame import open_page
-from kingdom.web.pages.run_rows import run_row
+from kingdom.web.pages.run_rows import row_html, run_row
 from kingdom.web.pages.wording import ago
 from kingdom.web.route import ApiCall
 from kingdom.workflow.model.status import WorkflowStatus
@@ -17,7 +18,7 @@ from kingdom.workflow.model.status import WorkflowStatus
 # The groups of states that a person chooses among.
 GROUPS: Mapping[str, Sequence[WorkflowStatus]] = {
     "All": (),
-    "At work": ACTIVE,
+    "Open": ACTIVE,
     "Waiting": (WorkflowStatus.AWAITING, WorkflowStatus.PAUSED),
     "Failed": (WorkflowStatus.FAILED,),
     "Done": (WorkflowStatus.COMPLETED,),
@@ -47,7 +48,7 @@ async def show_runs(call: ApiCall) -> web.Response:
         rows = [run_row(run, call.visitor, ago(run.started_at or run.created_at, page.now)) for run in shown]
         return page.render(
             "runs.html",
-            rows=rows,
+            rows=[row_html(row, can_choose=Right.ACT in call.visitor.rights) for row in rows],
             generals=sorted({run.general for run in shown if run.general}),
             repositories=sorted({name for row in rows for name in row.repositories}),
             query=query,

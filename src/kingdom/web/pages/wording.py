@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from kingdom.access.rights import Right, Visitor
 from kingdom.text import format_age, printable
@@ -67,6 +67,19 @@ def visible(value: object) -> object:
     if not isinstance(value, str) or value.isprintable() or isinstance(value, Markup):
         return value
     return printable(value.expandtabs(_TAB_WIDTH))
+
+
+def coded(text: str) -> Markup:
+    """Return a text of ours, in which names and commands between backquotes look like code."""
+    parts = [escape(visible(part)) for part in text.split("`")]
+    if len(parts) % 2 == 0:
+        return escape(visible(text))
+    return Markup().join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))
+
+
+def unbroken(text: str) -> Markup:
+    """Return a text of ours, in which the sign for percent stays on the line of its number."""
+    return Markup("&nbsp;%").join(escape(visible(part)) for part in text.split(" %"))
 
 
 def ago(at: datetime, now: datetime) -> Markup:

@@ -58,5 +58,6 @@ def refuse_duplicates(*lists: Iterable[GitRef | McpServerRef]) -> None:
     """Refuse a list that contains the same repository or server twice."""
     for refs in lists:
         targets = [ref.target for ref in refs]
-        if duplicates := sorted({target for target in targets if targets.count(target) > 1}):
+        if len(set(targets)) < len(targets):
+            duplicates = sorted({target for target in targets if targets.count(target) > 1})
             raise Misconfigured(f"{', '.join(duplicates)} is referred to twice in one list: keep one reference")

@@ -50,7 +50,7 @@ class FakeSensor(Sensor):
 
 
 class ChamberlainScene:
-    """A store, a directory and a clock, and as many Chamberlains as a test wants."""
+    """A store, a directory and a clock. A test creates any number of Chamberlains on them."""
 
     def __init__(self, bus: Bus, operations: Operations, directory: Path) -> None:
         self.bus = bus

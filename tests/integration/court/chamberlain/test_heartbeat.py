@@ -30,24 +30,24 @@ OFTEN = timedelta(seconds=0.05)
 DAY = timedelta(days=1)
 
 
-def sign_of(directory: Path) -> float:
+def heartbeat_time(directory: Path) -> float:
     path = directory / "state" / "king" / "heartbeat"
     return path.stat().st_mtime if path.exists() else 0.0
 
 
 def until(ready: Callable[[], bool]) -> None:
-    """Wait while the event loop is blocked."""
+    """Wait for a condition, and block the event loop meanwhile."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not ready():
-        assert time.monotonic() < deadline, "what was waited for did not happen"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.01)
 
 
 def stays_silent(directory: Path) -> bool:
     """Return whether no heartbeat follows for many times the usual interval."""
-    last = sign_of(directory)
+    last = heartbeat_time(directory)
     time.sleep(OFTEN.total_seconds() * 10)
-    return sign_of(directory) == last
+    return heartbeat_time(directory) == last
 
 
 @contextmanager
@@ -62,41 +62,41 @@ def beating(directory: Path, how: str, stuck_after: float = 600) -> Iterator[sub
             process.kill()
 
 
-def test_a_blocked_event_loop_does_not_count_as_dead(tmp_path: Path) -> None:
+def test_a_role_with_a_blocked_event_loop_keeps_writing_heartbeats(tmp_path: Path) -> None:
     with beating(tmp_path, "hangs"):
-        first = sign_of(tmp_path)
-        until(lambda: sign_of(tmp_path) > first + 0.5)
+        first = heartbeat_time(tmp_path)
+        until(lambda: heartbeat_time(tmp_path) > first + 0.5)
 
 
-def test_a_loop_that_hangs_for_good_does(tmp_path: Path) -> None:
+def test_a_role_whose_event_loop_hangs_for_too_long_stops_writing_heartbeats(tmp_path: Path) -> None:
     with beating(tmp_path, "hangs", stuck_after=0.2):
-        until(lambda: sign_of(tmp_path) > 0)
+        until(lambda: heartbeat_time(tmp_path) > 0)
         until(lambda: stays_silent(tmp_path))
 
 
-def test_a_killed_role_gives_no_sign_any_more_and_its_last_one_stays(tmp_path: Path) -> None:
+def test_a_killed_role_writes_no_more_heartbeats_and_its_last_one_stays(tmp_path: Path) -> None:
     with beating(tmp_path, "works") as process:
-        until(lambda: sign_of(tmp_path) > 0)
+        until(lambda: heartbeat_time(tmp_path) > 0)
         process.send_signal(signal.SIGKILL)
         process.wait()
     # No process is left to write another heartbeat.
-    assert sign_of(tmp_path) > 0
+    assert heartbeat_time(tmp_path) > 0
 
 
-def test_a_stopped_role_gives_no_sign(tmp_path: Path) -> None:
+def test_a_stopped_role_writes_no_heartbeat(tmp_path: Path) -> None:
     with beating(tmp_path, "works") as process:
-        until(lambda: sign_of(tmp_path) > 0)
+        until(lambda: heartbeat_time(tmp_path) > 0)
         process.send_signal(signal.SIGSTOP)
         until(lambda: stays_silent(tmp_path))
 
 
-async def test_a_role_that_ends_takes_its_sign_along(tmp_path: Path) -> None:
+async def test_a_role_that_ends_removes_its_heartbeat(tmp_path: Path) -> None:
     async with HeartbeatThread(heartbeats_in_files(tmp_path, "king"), every=OFTEN):
-        until(lambda: sign_of(tmp_path) > 0)
-    assert sign_of(tmp_path) == 0
+        until(lambda: heartbeat_time(tmp_path) > 0)
+    assert heartbeat_time(tmp_path) == 0
 
 
-class Noting(HeartbeatWriter):
+class RecordingWriter(HeartbeatWriter):
     """A heartbeat writer that also records heartbeats here, for a test that cannot read the store."""
 
     def __init__(self, signs: HeartbeatWriter, given: list[datetime]) -> None:
@@ -112,7 +112,7 @@ class Noting(HeartbeatWriter):
 
 
 @pytest.mark.both_stores
-async def test_signs_follow_each_other_as_records_while_the_loop_is_busy(
+async def test_heartbeats_are_written_as_records_while_the_event_loop_is_busy(
     scene: ChamberlainScene, backend: BackendUnderTest
 ) -> None:
     given: list[datetime] = []
@@ -121,7 +121,7 @@ async def test_signs_follow_each_other_as_records_while_the_loop_is_busy(
     @asynccontextmanager
     async def noted() -> AsyncIterator[HeartbeatWriter]:
         async with in_records() as signs:
-            yield Noting(signs, given)
+            yield RecordingWriter(signs, given)
 
     async with HeartbeatThread(noted, every=OFTEN):
         # This keeps the event loop busy.
@@ -132,7 +132,7 @@ async def test_signs_follow_each_other_as_records_while_the_loop_is_busy(
         assert await last_heartbeats(transaction, None) == {}
 
 
-async def test_the_latest_process_of_a_role_counts(scene: ChamberlainScene) -> None:
+async def test_the_latest_heartbeat_of_a_role_counts(scene: ChamberlainScene) -> None:
     early, late = RecordHeartbeatWriter(scene.bus, "king"), RecordHeartbeatWriter(scene.bus, "king")
     await late.beat(START + timedelta(minutes=1))
     await early.beat(START)

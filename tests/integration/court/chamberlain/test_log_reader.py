@@ -50,7 +50,7 @@ async def test_several_chamberlains_count_everything_once(scene: ChamberlainScen
     assert await completions(scene) == 100
 
 
-async def test_the_sums_are_in_the_documented_place(scene: ChamberlainScene, backend: BackendUnderTest) -> None:
+async def test_the_statistics_are_in_the_documented_file(scene: ChamberlainScene, backend: BackendUnderTest) -> None:
     if backend.name != "files":
         pytest.skip("only a store of files has a file")
     await scene.log(completed(START))
@@ -104,7 +104,7 @@ async def test_activity_seen_before_a_restart_counts_after_it(
         assert len(await reborn.messages()) == 1
 
 
-async def test_many_timeouts_ask_for_a_yellow_health_for_an_hour(scene: ChamberlainScene) -> None:
+async def test_many_timeouts_keep_the_health_at_least_yellow_for_an_hour(scene: ChamberlainScene) -> None:
     await scene.log(*(timed_out(START + timedelta(minutes=number)) for number in range(5)))
     scene.forward(minutes=6)
     assert (await read(scene)).many_timeouts == "soldier.timeout: 5"
@@ -133,7 +133,7 @@ async def test_an_event_that_ended_without_being_dispatched_does_not_wait(scene:
     assert (await scene.document("statistics", "stats"))["watch"]["waiting"] == {}
 
 
-async def test_a_store_that_was_moved_is_read_on_from_its_end(scene: ChamberlainScene) -> None:
+async def test_the_log_of_a_moved_store_is_read_from_its_end(scene: ChamberlainScene) -> None:
     await scene.log(completed(START))
     await read(scene)
     record = await scene.document("statistics", "stats")
@@ -155,7 +155,7 @@ async def test_a_store_that_was_moved_is_read_on_from_its_end(scene: Chamberlain
     assert await completions(scene) == 2
 
 
-async def test_the_last_hour_passes_even_if_nothing_new_is_logged(scene: ChamberlainScene) -> None:
+async def test_counts_leave_the_last_hour_even_if_nothing_new_is_logged(scene: ChamberlainScene) -> None:
     await scene.log(completed(START, "gen-pr"), completed(START + timedelta(minutes=20), "gen-pr"))
 
     async def last_hour(**later: float) -> object:

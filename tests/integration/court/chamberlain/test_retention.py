@@ -141,7 +141,9 @@ async def test_a_record_that_has_ended_stays_for_its_days(
 
 
 @pytest.mark.both_stores
-async def test_the_upkeep_of_the_generals_counts_what_it_removes(backend: BackendUnderTest, directory: Path) -> None:
+async def test_the_retention_of_the_general_role_logs_how_many_records_it_removed(
+    backend: BackendUnderTest, directory: Path
+) -> None:
     old = [event(f"evt-github-{number}", EventStatus.COMPLETED) for number in (1, 2, 3)]
     async with opened(backend, directory) as scene:
         await store(scene.bus, *old)
@@ -236,7 +238,7 @@ async def test_a_file_stays_for_its_days(scene: ChamberlainScene, name: str, day
 
 
 @pytest.mark.parametrize(("name", "days"), OF_TASKS)
-async def test_the_time_of_a_file_begins_with_the_end_of_its_assignment(
+async def test_the_retention_of_a_file_begins_with_the_end_of_its_assignment(
     scene: ChamberlainScene, name: str, days: int
 ) -> None:
     path = write(scene.directory, name, START - 20 * DAY)
@@ -293,7 +295,7 @@ async def test_resident_files_stay(scene: ChamberlainScene) -> None:
     assert all(path.exists() for path in paths)
 
 
-def test_kinds_that_the_settings_do_not_name_stay_as_they_are() -> None:
+def test_the_retention_of_kinds_without_a_setting_is_unchanged() -> None:
     named = {"event", "task", "message", "result", "past-result"}
     for before, after in zip(EVERY_KIND, with_retention(EVERY_KIND, RetentionSettings(queue_days=1)), strict=True):
         assert replace(after, retention=before.retention) == before

@@ -1,4 +1,4 @@
-"""The Chamberlain's rounds: each duty is done, once where it must be, and none stops the others."""
+"""The Chamberlain's rounds: every job runs, jobs that must happen once do so, and a failing job stops no other."""
 
 import asyncio
 import logging
@@ -60,7 +60,7 @@ async def test_the_health_is_stored_as_the_king_reads_it(scene: ChamberlainScene
     assert (rule.level, rule.reason) == (AdmissionLevel.NOTHING, "the machine is short of memory (83 % used)")
 
 
-async def test_a_change_of_the_health_is_logged_once(scene: ChamberlainScene) -> None:
+async def test_each_change_of_the_health_is_logged_and_busy_processors_cause_no_alert(scene: ChamberlainScene) -> None:
     chamberlain = scene.chamberlain()
     for used in (10.0, 72.0, 73.0, 92.0, 30.0):
         scene.sensor.used = {CPU: used}
@@ -88,7 +88,7 @@ async def test_people_are_alerted_once_when_no_new_work_starts_because_of_memory
     assert (message.urgency, message.content) == ("urgent", "Health is red (memory_percent: 93): no new work starts.")
 
 
-async def test_two_machines_make_one_health(scene: ChamberlainScene) -> None:
+async def test_the_machine_with_the_worst_reading_decides_the_health_level(scene: ChamberlainScene) -> None:
     there = FakeSensor("there")
     there.used = {CPU: 85.0}
     await scene.chamberlain(sensor=there).measure()
@@ -96,7 +96,7 @@ async def test_two_machines_make_one_health(scene: ChamberlainScene) -> None:
     assert (await scene.document("health", "current"))["level"] == "orange"
 
 
-async def test_every_reading_leaves_a_line_of_metrics_with_the_money_as_soon_as_that_is_known(
+async def test_every_reading_writes_a_line_of_metrics_with_the_spending_after_the_first_round(
     scene: ChamberlainScene,
 ) -> None:
     await scene.put(money("12.5", "2026-02-07"))
@@ -166,7 +166,7 @@ async def test_the_report_is_sent_at_nine_once_by_several_chamberlains(
     }
 
 
-async def test_reports_of_days_without_a_chamberlain_follow_when_he_is_back(scene: ChamberlainScene) -> None:
+async def test_missed_reports_are_sent_when_a_chamberlain_runs_again(scene: ChamberlainScene) -> None:
     await scene.log(created(START), created(MIDNIGHT + timedelta(hours=1)))
     scene.now = MIDNIGHT + timedelta(days=2, hours=10)
     await scene.chamberlain().run_round()
@@ -177,7 +177,7 @@ async def test_reports_of_days_without_a_chamberlain_follow_when_he_is_back(scen
 
 
 @pytest.mark.both_stores
-async def test_a_role_that_is_silent_is_missed_once_per_outage(scene: ChamberlainScene) -> None:
+async def test_a_silent_role_is_logged_once_per_outage(scene: ChamberlainScene) -> None:
     signs = RecordHeartbeatWriter(scene.bus, "king")
     await signs.beat(scene.now)
     chamberlain = scene.chamberlain()
@@ -196,7 +196,7 @@ async def test_a_role_that_is_silent_is_missed_once_per_outage(scene: Chamberlai
     assert (await scene.event_counts())["system.heartbeat_missed"] == 2
 
 
-async def test_a_role_that_leaves_its_signs_in_files_is_missed_too(scene: ChamberlainScene) -> None:
+async def test_a_silent_role_with_heartbeats_in_files_is_logged_too(scene: ChamberlainScene) -> None:
     await FileHeartbeatWriter(scene.directory, "envoy").beat(scene.now)
     await make_rounds(scene, scene.chamberlain(), seconds=150)
     assert (await scene.event_counts())["system.heartbeat_missed"] == 1
@@ -221,9 +221,9 @@ async def test_people_are_notified_of_a_healthy_king_with_waiting_events(scene: 
     assert "The King runs" in message.content
 
 
-async def test_a_failing_task_does_not_stop_the_others(scene: ChamberlainScene) -> None:
+async def test_a_failing_job_does_not_stop_the_others(scene: ChamberlainScene) -> None:
     scene.sensor.used = None
-    await scene.put(Record(kind="chamberlain", id="outages", state="current", doc={"roles": "spoilt"}))
+    await scene.put(Record(kind="chamberlain", id="outages", state="current", doc={"roles": "damaged"}))
     await scene.put(money("250", "2026-02-07"))
     await scene.log(completed(START))
     chamberlain = scene.chamberlain()
@@ -245,7 +245,9 @@ async def test_a_log_for_people_that_is_too_large_is_rotated(scene: ChamberlainS
     assert ((logs / "tasks.log").exists(), (logs / "system.log.old").exists()) == (True, True)
 
 
-async def test_threads_that_should_be_forgotten_are_complaints(scene: ChamberlainScene) -> None:
+async def test_a_thread_that_the_envoy_keeps_for_longer_than_a_week_is_logged_as_a_warning(
+    scene: ChamberlainScene,
+) -> None:
     threads = {
         "task-old": {"channel": "C1", "thread_ts": "1.0", "created_at": "2026-01-31T00:59:59Z"},
         "task-new": {"channel": "C1", "thread_ts": "2.0", "created_at": "2026-01-31T01:00:00Z"},
@@ -261,7 +263,7 @@ async def test_threads_that_should_be_forgotten_are_complaints(scene: Chamberlai
     assert [(each["log_level"], each["task"], each["days"]) for each in logs] == [("warning", "task-old", 7)]
 
 
-async def test_he_cleans_up_once_a_day_from_three_on(scene: ChamberlainScene) -> None:
+async def test_the_cleanup_runs_once_a_day_from_three_on(scene: ChamberlainScene) -> None:
     old = scene.directory / "state" / "prompts" / "task-1.md"
     old.parent.mkdir(parents=True)
     chamberlain = scene.chamberlain()
@@ -281,7 +283,7 @@ async def test_he_cleans_up_once_a_day_from_three_on(scene: ChamberlainScene) ->
     assert [each["deleted_count"] for each in await scene.logged("recovery.files_cleaned")] == [1, 1]
 
 
-async def test_he_measures_and_goes_round_until_he_is_stopped(scene: ChamberlainScene) -> None:
+async def test_the_chamberlain_measures_and_runs_rounds_until_it_is_stopped(scene: ChamberlainScene) -> None:
     done: list[object] = []
 
     class Counting(FakeSensor):
@@ -311,11 +313,11 @@ async def test_he_measures_and_goes_round_until_he_is_stopped(scene: Chamberlain
     await asyncio.wait_for(knows_the_money(), PATIENCE_SECONDS)
     chamberlain.stop()
     await asyncio.wait_for(running, PATIENCE_SECONDS)
-    # The load between two readings would be random.
+    # A full pause follows each reading.
     assert done[:6] == ["read", every] * 3
 
 
-async def test_the_chamberlain_abandons_a_hanging_task_when_it_must_end_at_once(scene: ChamberlainScene) -> None:
+async def test_a_hanging_job_is_abandoned_when_the_chamberlain_must_end_at_once(scene: ChamberlainScene) -> None:
     class Hanging:
         asked = asyncio.Event()
 
@@ -333,7 +335,7 @@ async def test_the_chamberlain_abandons_a_hanging_task_when_it_must_end_at_once(
     await asyncio.wait_for(running, PATIENCE_SECONDS)
 
 
-async def test_a_role_that_slept_with_the_whole_machine_is_not_missed(scene: ChamberlainScene) -> None:
+async def test_no_role_is_logged_as_silent_after_the_machine_was_suspended(scene: ChamberlainScene) -> None:
     signs = RecordHeartbeatWriter(scene.bus, "king")
     chamberlain = scene.chamberlain()
     await signs.beat(scene.now)

@@ -129,7 +129,7 @@ class Scene:
     async def envoy(
         self, *, listens: bool = True, settings: EnvoySettings | None = None, bus: BarredBus | None = None
     ) -> AsyncIterator[Envoy]:
-        """Let an Envoy work for the length of the block."""
+        """Run an Envoy until the block ends."""
         chosen = settings or EnvoySettings(
             slack=slack_settings(self.slack.url, listens=listens), channel=DEV, every_seconds=3600
         )
@@ -146,7 +146,7 @@ class Scene:
 
     @asynccontextmanager
     async def king(self) -> AsyncIterator[None]:
-        """Let a King without Generals judge answers for the length of the block."""
+        """Run a King without Generals, who accepts or ignores answers, until the block ends."""
         dispatcher = Dispatcher()
         register(dispatcher, KingContext(packages=lambda: (), zone=SEOUL, clock=self.clock))
         worker = Worker(self.bus, dispatcher, STREAMS, poll=POLL)
@@ -158,7 +158,7 @@ class Scene:
             await asyncio.wait_for(running, PATIENCE_SECONDS)
 
     async def run_until_killed(self, moment: str) -> int:
-        """Run a worker in its own process that is killed before or after its first post; its lease ends then."""
+        """Run a worker in its own process, which is killed before or after its first post. Then end its lease."""
         arguments = [self.backend.name, self.backend.place, self.slack.url, moment]
         child = await warm.start("tests.integration.court.envoy.child", *arguments)
         try:
@@ -299,7 +299,7 @@ class Scene:
         return found[1]
 
     async def is_answered(self) -> None:
-        """Wait until the King has taken an answer."""
+        """Wait until the King has accepted an answer."""
 
         async def has_an_answer() -> bool:
             return (await self.open_question()).status == "answered"

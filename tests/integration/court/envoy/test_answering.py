@@ -57,7 +57,7 @@ async def test_an_open_question_is_shown_and_answered(scene: Scene, terminal: Te
     assert len(await scene.log("message.human_response")) == 1
 
 
-async def test_only_an_open_question_takes_an_answer(scene: Scene, terminal: Terminal) -> None:
+async def test_only_an_open_question_can_be_answered(scene: Scene, terminal: Terminal) -> None:
     assert (await run(terminal, "inbox")).out.strip() == "There are no open questions."
     await scene.ask_person()
     done = await run(terminal, "answer", "task-20260207-999", "yes")
@@ -72,7 +72,9 @@ async def test_only_an_open_question_takes_an_answer(scene: Scene, terminal: Ter
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
-async def test_the_first_answer_waits_for_the_king_and_a_slip_is_none(scene: Scene, terminal: Terminal) -> None:
+async def test_a_misspelled_choice_is_refused_and_the_first_answer_waits_for_the_king(
+    scene: Scene, terminal: Terminal
+) -> None:
     await scene.ask_person("Merge it?", "yes", "no")
     slip = await run(terminal, "answer", "last", "yse")
     hint = "yse is not one of yes, no; did you mean yes? For free text add --words"
@@ -95,7 +97,9 @@ async def test_only_allowed_people_may_answer(scene: Scene, terminal: Terminal) 
     assert len(await scene.events()) == 1
 
 
-async def test_an_answer_typed_while_people_see_the_question_ends_it_there(scene: Scene, terminal: Terminal) -> None:
+async def test_an_answer_by_command_removes_the_buttons_of_the_question_in_slack(
+    scene: Scene, terminal: Terminal
+) -> None:
     async with scene.envoy(listens=False) as envoy, scene.king():
         await scene.begin()
         await scene.is_sent(await scene.ask_person("Merge it?", "yes"))

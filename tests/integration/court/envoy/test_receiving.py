@@ -71,7 +71,7 @@ async def test_a_reply_in_the_thread_of_a_question_is_its_answer(scene: Scene, d
     assert (entry.data, entry.actor) == ({"task_id": TASK, "thread_ts": question["thread_ts"]}, "envoy")
 
 
-async def test_a_click_is_an_answer_and_takes_the_buttons_away(scene: Scene, dana: str) -> None:
+async def test_a_click_is_an_answer_and_removes_the_buttons(scene: Scene, dana: str) -> None:
     async with scene.envoy():
         question = await asked(scene, "approve", "reject")
         clicked = await scene.click(question, dana, 1)
@@ -101,7 +101,7 @@ async def test_an_event_that_slack_delivers_twice_is_one_event(scene: Scene, dan
     assert (await scene.slack.look("state"))["ephemerals"] == []
 
 
-async def test_nothing_is_acknowledged_that_was_not_kept(scene: Scene, dana: str) -> None:
+async def test_an_event_that_could_not_be_stored_is_not_acknowledged(scene: Scene, dana: str) -> None:
     await scene.slack.do("settings", ack_seconds=0.5, retries=1000)
     store = BarredBus(scene.bus)
     async with scene.envoy(bus=store):
@@ -110,17 +110,17 @@ async def test_nothing_is_acknowledged_that_was_not_kept(scene: Scene, dana: str
         store.barred = True
         await scene.reply(question["thread_ts"], dana, "yes")
 
-        async def was_told_twice() -> bool:
+        async def was_delivered_twice() -> bool:
             return store.refused >= 2
 
-        await eventually(was_told_twice)
+        await eventually(was_delivered_twice)
         assert len((await scene.slack.look("state"))["pending"]) == 1
         store.barred = False
         [event] = await scene.wait_for_events()
     assert event.payload["text"] == "yes"
 
 
-async def test_a_stranger_learns_that_the_answer_does_not_count(scene: Scene, dana: str) -> None:
+async def test_a_person_who_may_not_answer_gets_a_private_notice(scene: Scene, dana: str) -> None:
     stranger = await scene.slack.person("sid", in_channel=DEV)
     async with scene.envoy():
         question = await asked(scene, "approve", people=(dana,))
@@ -158,7 +158,9 @@ async def test_mentions_in_the_text_of_a_waiting_answer_are_escaped(scene: Scene
 
 
 @pytest.mark.both_stores
-async def test_of_answers_at_once_from_slack_and_the_command_line_one_counts(scene: Scene, dana: str) -> None:
+async def test_only_one_of_two_concurrent_answers_from_slack_and_the_command_line_counts(
+    scene: Scene, dana: str
+) -> None:
     async with scene.envoy():
         question = await asked(scene, "approve", "reject")
         typed = PersonAnswer(source="cli", question_id=TASK, text="reject", person="root", at="1")
@@ -184,7 +186,7 @@ async def test_a_second_person_learns_that_another_answer_counted(scene: Scene, 
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
-async def test_an_answer_that_the_king_did_not_want_keeps_no_other_one_out(scene: Scene) -> None:
+async def test_an_answer_that_the_king_ignored_does_not_prevent_another_answer(scene: Scene) -> None:
     async def is_judged() -> bool:
         return all(event.outcome for event in await scene.events())
 
@@ -272,7 +274,7 @@ async def test_messages_sent_while_no_one_listens_are_received_later(scene: Scen
     assert event.payload["text"] == "yes"
 
 
-async def test_a_lost_connection_loses_no_answer(scene: Scene, dana: str) -> None:
+async def test_no_answer_is_lost_with_a_connection(scene: Scene, dana: str) -> None:
     async with scene.envoy():
         question = await asked(scene)
         await scene.slack.do("disconnects", reason="refresh_requested", grace_seconds=0.1)

@@ -103,7 +103,7 @@ async def test_a_person_gets_a_direct_message_and_the_thread_continues_there(sce
     assert reply["thread_ts"] == root["ts"]
 
 
-async def test_slack_is_retried_only_after_its_requested_time(scene: Scene) -> None:
+async def test_a_message_that_slack_throttles_is_sent_again_and_posted_once(scene: Scene) -> None:
     await scene.slack.trouble(kind="refuse", path="/api/chat.postMessage", status=429, retry_after=1)
     first = await scene.begin()
     async with scene.envoy(listens=False):

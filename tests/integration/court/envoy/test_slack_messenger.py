@@ -77,12 +77,12 @@ async def test_a_message_to_a_person_is_found(slack: Slack, place: SlackMessenge
     assert await place.find(mine) == Present(where)
 
 
-async def test_a_channel_that_hides_leaves_it_unclear(slack: Slack, place: SlackMessenger) -> None:
+async def test_a_lookup_in_a_channel_without_the_app_is_unclear(slack: Slack, place: SlackMessenger) -> None:
     await slack.do("channels", name="closed", with_app=False)
     assert isinstance(await place.find(post("mine", channel="closed")), Unclear)
 
 
-async def test_an_unreachable_slack_has_received_nothing(slack: Slack, place: SlackMessenger) -> None:
+async def test_a_post_to_an_unreachable_slack_is_throttled_and_absent(slack: Slack, place: SlackMessenger) -> None:
     away = SlackMessenger(slack_settings("http://127.0.0.1:9"))
     await away.open()
     try:

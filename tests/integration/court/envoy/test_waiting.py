@@ -44,7 +44,7 @@ async def test_people_are_reminded_after_a_day_and_warned_after_a_week_once_each
     assert ", the answer is 'no'." in warning["text"]
 
 
-async def test_a_question_that_waited_while_the_envoy_was_away_is_announced_once(scene: Scene) -> None:
+async def test_a_question_that_waited_without_an_envoy_gets_only_the_warning_and_once(scene: Scene) -> None:
     await scene.ask_person()
     scene.clock.ahead = timedelta(days=9)
     async with scene.envoy(listens=False) as envoy:
@@ -54,7 +54,7 @@ async def test_a_question_that_waited_while_the_envoy_was_away_is_announced_once
     assert reminder.startswith("No answer for 9 days")
 
 
-async def test_an_overdue_question_is_left_to_the_king(scene: Scene) -> None:
+async def test_no_reminder_is_sent_for_an_overdue_question(scene: Scene) -> None:
     await scene.ask_person(due_at=scene.clock() + timedelta(hours=30))
     scene.clock.ahead = timedelta(hours=31)
     async with scene.envoy(listens=False) as envoy:
@@ -114,7 +114,7 @@ async def test_a_thread_whose_assignment_is_gone_is_forgotten_after_a_day(scene:
     assert await scene.remembered("thread-mappings") == {}
 
 
-async def test_the_end_of_long_work_is_reported_in_its_thread(scene: Scene) -> None:
+async def test_the_end_of_an_assignment_is_reported_in_its_thread_after_a_month(scene: Scene) -> None:
     async with scene.envoy(listens=False) as envoy:
         await scene.is_sent(await scene.begin())
         scene.clock.ahead = timedelta(days=30)

@@ -1,4 +1,4 @@
-"""A real run with a question, a killed agent, a retry and petitions, explained from the store alone."""
+"""Timelines of a real run with a question, a killed agent, a retry and petitions, built only from the store."""
 
 import msgspec
 import pytest

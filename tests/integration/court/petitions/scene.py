@@ -34,8 +34,9 @@ from kingdom.court.envoy.answers import PersonAnswer, SubmissionResult, submit_a
 from kingdom.court.followups.records import FOLLOWUPS
 from kingdom.court.package import FollowPolicy, GeneralPolicy, PetitionRule
 from kingdom.court.petitions.decision import PETITIONS, Petition, PetitionState
-from kingdom.court.petitions.github import GithubApi, GithubPetitions
+from kingdom.court.petitions.github import GithubPetitions
 from kingdom.court.petitions.github_access import UserToken
+from kingdom.court.petitions.github_api import GithubApi
 from kingdom.court.petitions.granting import grant_waiting_petitions
 from kingdom.court.petitions.intake import handle_petition
 from kingdom.court.petitions.jira import JiraApi, JiraPetitions
@@ -78,6 +79,8 @@ ALLOWED = GeneralPolicy(
             "github.summary",
             "github.review",
             "github.pull_request",
+            "github.push",
+            "github.reply",
             "jira.comment",
             "jira.transition",
             "slack.message",

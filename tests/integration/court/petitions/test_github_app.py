@@ -10,14 +10,16 @@ import pytest
 from bench.servers import free_port
 from kingdom.bus.effects.effect import Acked, Attempt, CallResult, Rejected, Throttled
 from kingdom.clock import utc_now
-from kingdom.court.petitions.github import GithubApi, GithubPetitions
+from kingdom.court.petitions.github import GithubPetitions
 from kingdom.court.petitions.github_access import AppInstallation
+from kingdom.court.petitions.github_api import GithubApi
 from kingdom.court.petitions.http_api import NotAuthorized
 from kingdom.court.sentinel.settings import GitHubAppSettings
 from tests.integration.standins.github import REPOSITORY, Site, standing_in
 from tests.integration.standins.github_app import APP, PERMISSIONS, SLUG, app_key, install, other_key
 
 HEAD = "c0ffee" + "0" * 34
+NEXT = "decade" + "0" * 34
 COMMENTS = f"/repos/{REPOSITORY}/issues/1/comments"
 
 
@@ -72,13 +74,16 @@ async def test_each_call_gets_a_token_for_its_repository_and_its_permission_only
         ("github.summary", {"number": 1, "body": "Finally."}),
         ("github.review", {"number": 1, "event": "COMMENT", "body": "Fine."}),
         ("github.pull_request", {"title": "Fix", "head": "fix", "head_sha": HEAD, "base": "main"}),
+        ("github.push", {"number": 2, "branch": "fix", "before": HEAD, "head_sha": NEXT}),
     )
-    assert [type(result) for result in results] == [Acked] * 6
+    assert [type(result) for result in results] == [Acked] * 7
     assert await tokens(site) == [
         {"issues": "write"},
         {"issues": "read"},
         {"pull_requests": "write"},
         {"contents": "write"},
+        {"contents": "read", "pull_requests": "read"},
+        {"contents": "read"},
     ]
     authors = {each["user"]["login"] for each in await site.read(COMMENTS)}
     assert authors == {f"{SLUG}[bot]"}

@@ -62,24 +62,6 @@ async def test_a_comment_does_not_overtake_the_pull_request_that_it_mentions(sce
     assert [each.id for each in await scene.petitions()] == [first.id, second.id]
 
 
-async def test_a_pull_request_may_be_approved_before_there_is_a_checkpoint_to_make_it_of(
-    scene: Scene, run: Run
-) -> None:
-    careful = GeneralPolicy(petitions=(PetitionRule(kind="github.pull_request", approval=True),))
-    asked = await pull_request(scene, run, careful)
-    [question] = await scene.records(MESSAGES.name)
-    tree = run.workflow.work_trees[0]
-    assert f"\nbase: {tree.ref.base_branch}\nhead: {tree.branch}\n" in question.doc["content"]
-    await scene.answer(asked, "approve", "dana")
-    await scene.defer(run.workflow)
-    approved = await scene.now(asked)
-    assert (approved.state, approved.decided_by) == (REQUESTED, "dana")
-    takes_its_checkpoint(run)
-    await scene.defer(run.workflow)
-    granted = await scene.now(asked)
-    assert (granted.state, granted.body["head_sha"]) == (GRANTED, COMMIT)
-
-
 async def test_a_message_waits_for_earlier_ones_in_flight_elsewhere(scene: Scene) -> None:
     first = await scene.comment("First.")
     second = await scene.make_petition("slack.message", {"text": "Second."})

@@ -51,7 +51,7 @@ def throttled(command: commands.SendQuery | commands.GenerateReport, until: date
     return answer_to(command, _FAILURE[type(command)], error="usage limit", throttled_until=until, cost_usd=0.25)
 
 
-def broke(command: commands.SendQuery | commands.GenerateReport, cost_usd: float) -> answers.HostAnswer:
+def budget_spent(command: commands.SendQuery | commands.GenerateReport, cost_usd: float) -> answers.HostAnswer:
     """Return the answer of a host about a turn that reached its budget."""
     return answer_to(command, _FAILURE[type(command)], error="spent", over_budget=True, cost_usd=cost_usd)
 
@@ -72,7 +72,7 @@ def petition(
 
 
 def agent_of(work_id: str, attempt: int = 1) -> commands.StopAgent:
-    """Return a command to answer for, where an agent ends without one."""
+    """Return a command that an answer can refer to if an agent ends without a command."""
     return commands.StopAgent(workflow_id="wf-1", host="host-a", epoch=1, attempt=attempt, work_id=work_id)
 
 
@@ -97,7 +97,8 @@ def _reported(command: Any) -> list[answers.HostAnswer]:
 
 def _checkpointed(command: Any) -> list[answers.HostAnswer]:
     commits = dict.fromkeys(command.work_tree_ids, f"commit-{command.checkpoint_id}")
-    return [answer_to(command, answers.CheckpointCreated, commits=commits)]
+    changed: dict[str, list[str]] = {name: ["a.txt"] for name in command.work_tree_ids}
+    return [answer_to(command, answers.CheckpointCreated, commits=commits, changed_paths=changed)]
 
 
 _SUCCESS: Mapping[type[commands.HostCommand], Callable[[Any], list[answers.HostAnswer]]] = {

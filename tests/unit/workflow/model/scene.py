@@ -129,7 +129,7 @@ class Run:
             if not self.open:
                 return self.workflow
             self.receive(*succeed(self.open.pop(0)))
-        raise AssertionError("the run does not come to rest")
+        raise AssertionError("the run always sends another command")
 
     def fork(self) -> "Run":
         """Return a copy that can go another way."""

@@ -34,9 +34,9 @@ class RunWithForgedAnswers(Run):
         return names
 
     def _changes_nothing(self, answer: answers.HostAnswer) -> None:
-        before, pile = without_costs(self.workflow), list(self.open)
+        before, open_before = without_costs(self.workflow), list(self.open)
         assert super().receive(answer) == []
-        assert (without_costs(self.workflow), self.open) == (before, pile)
+        assert (without_costs(self.workflow), self.open) == (before, open_before)
 
 
 def test_late_doubled_and_foreign_answers_of_every_kind_change_nothing() -> None:
@@ -79,7 +79,7 @@ def interrupted(run: Run) -> None:
     run.succeed(commands.StopAgent)
 
 
-def test_every_answer_that_a_command_promises_has_its_step() -> None:
+def test_every_answer_that_a_command_can_have_has_a_handler() -> None:
     promised = {answer for contract in commands.COMMANDS.values() for answer in contract.answers}
     assert promised == ANSWERS.keys()
 
@@ -167,7 +167,7 @@ def test_an_absent_query_is_sent_again_as_the_next_attempt() -> None:
     assert (command.attempt, command.continues, command.reconcile) == (2, False, False)
 
 
-def test_an_answered_query_is_taken_as_answered() -> None:
+def test_a_query_that_the_transcript_shows_as_answered_completes_its_task() -> None:
     run, asked = unknown_query()
     assert run.receive(reconciled(asked, answers.TranscriptFinding.ANSWERED)) == [
         "TaskCompleted",
@@ -198,13 +198,13 @@ def test_without_a_transcript_the_run_fails_under_every_policy_and_can_be_resume
     assert run.finish().status is WorkflowStatus.COMPLETED
 
 
-def test_a_host_is_asked_once_what_became_of_a_query() -> None:
+def test_the_result_of_a_query_is_looked_up_only_once() -> None:
     run, _ = unknown_query()
     run.do(modify, Modification(mcp_server_refs=()))
     assert run.open == []
 
 
-def test_a_host_is_asked_again_when_the_agent_ended_before_its_report() -> None:
+def test_the_lookup_of_a_query_is_repeated_if_the_agent_ends_before_its_answer() -> None:
     run, asked = unknown_query(retries=1)
     run.receive(fail(agent_of(asked.work_id, attempt=2)))
     run.succeed(commands.StartAgent)
@@ -230,7 +230,7 @@ def test_a_lookup_by_the_host_during_a_pause_waits_for_the_resume() -> None:
     assert run.ignored == "the run is PAUSED; a resume checks the query again"
 
 
-def test_nothing_that_arrives_after_the_end_changes_it() -> None:
+def test_an_answer_after_the_end_of_a_run_is_ignored() -> None:
     run = started()
     run.succeed(commands.StartAgent)
     sent = run.take(commands.SendQuery)

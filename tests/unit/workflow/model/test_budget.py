@@ -10,9 +10,9 @@ from kingdom.workflow.model.status import QueryStatus, ReportStatus, WorkflowSta
 from kingdom.workflow.model.steps.modify import Modification, WorkChange, modify
 from kingdom.workflow.model.steps.operations import Auto, Continue, FromBase, cancel, pause, resume
 from kingdom.workflow.model.steps.placement import place
-from tests.unit.workflow.model.host import answer_to, ask, broke, fail, reconciled, spent, succeed
+from tests.unit.workflow.model.host import answer_to, ask, budget_spent, fail, reconciled, spent, succeed
 from tests.unit.workflow.model.scene import Run, started, task, template, work
-from tests.unit.workflow.model.walk import resume_with_money
+from tests.unit.workflow.model.walk import resume_with_grant
 
 THREE_TURNS = template(work("build", task("first"), task("second", report=True)))
 
@@ -24,10 +24,10 @@ def running(budget_usd: float | None, over_budget: OverBudget = OverBudget.ASK) 
     return run
 
 
-def broken_off(budget_usd: float = 1.0, cost_usd: float = 1.25) -> Run:
-    """Return a run that waits for more money since its first turn had cost too much."""
+def run_over_budget(budget_usd: float = 1.0, cost_usd: float = 1.25) -> Run:
+    """Return a run that waits for more budget, because its first turn cost too much."""
     run = running(budget_usd)
-    run.receive(broke(run.take(commands.SendQuery), cost_usd))
+    run.receive(budget_spent(run.take(commands.SendQuery), cost_usd))
     run.succeed(commands.StopAgent)
     return run
 
@@ -49,7 +49,7 @@ def test_without_a_budget_nothing_limits_a_turn() -> None:
 
 
 def test_a_turn_that_costs_too_much_makes_the_run_ask_for_as_much_again() -> None:
-    run = broken_off()
+    run = run_over_budget()
     question = run.workflow.question
     assert run.status() is WorkflowStatus.AWAITING
     assert question is not None
@@ -59,7 +59,7 @@ def test_a_turn_that_costs_too_much_makes_the_run_ask_for_as_much_again() -> Non
 
 
 def test_continuing_grants_as_much_again_in_the_same_session() -> None:
-    run = broken_off()
+    run = run_over_budget()
     run.do(resume, Continue("Go on "))
     assert (run.workflow.budget_usd, run.workflow.remaining_usd) == (2.25, 1.0)
     assert run.until(commands.StartAgent).session == "session-1"
@@ -68,33 +68,33 @@ def test_continuing_grants_as_much_again_in_the_same_session() -> None:
     assert run.finish().status is WorkflowStatus.COMPLETED
 
 
-def test_a_run_that_lost_its_session_continues_after_its_checkpoint_with_the_granted_money() -> None:
-    run = broken_off()
+def test_a_run_that_lost_its_session_continues_after_its_checkpoint_with_the_granted_budget() -> None:
+    run = run_over_budget()
     run.do(place, Placement(host="host-b", epoch=2))
     with pytest.raises(IllegalTransition, match="its session is lost"):
         run.do(resume, Continue("go on"))
     assert run.workflow.budget_usd == 1.0
-    run.do(resume_with_money)
+    run.do(resume_with_grant)
     assert run.workflow.budget_usd == 2.25
     assert run.until(commands.SendQuery).budget_usd == 1.0
 
 
 def test_stopping_instead_cancels_the_run() -> None:
-    run = broken_off()
+    run = run_over_budget()
     run.do(resume, Continue("stop"))
     assert (run.status(), run.workflow.reason) == (WorkflowStatus.CANCELLED, "a person stopped it")
 
 
 @pytest.mark.parametrize("how", [Auto(), FromBase(), Continue(), Continue("well")])
-def test_a_run_that_asks_for_money_is_not_resumed_without_it(how: Auto | FromBase | Continue) -> None:
-    run = broken_off()
+def test_a_run_that_asks_for_more_budget_is_not_resumed_without_it(how: Auto | FromBase | Continue) -> None:
+    run = run_over_budget()
     with pytest.raises(IllegalTransition, match=r"over its budget of \$1.00.*'go on', which grants another \$1.00"):
         run.do(resume, how)
 
 
 def test_a_run_fails_instead_if_its_policy_says_so_and_can_still_be_granted_more() -> None:
     run = running(1.0, OverBudget.STOP)
-    run.receive(broke(run.take(commands.SendQuery), 1.0))
+    run.receive(budget_spent(run.take(commands.SendQuery), 1.0))
     run.succeed(commands.StopAgent)
     assert (run.status(), run.workflow.reason) == (
         WorkflowStatus.FAILED,
@@ -106,7 +106,7 @@ def test_a_run_fails_instead_if_its_policy_says_so_and_can_still_be_granted_more
     assert run.finish().status is WorkflowStatus.COMPLETED
 
 
-def test_an_answer_that_took_the_last_money_counts_and_the_next_turn_is_asked_for() -> None:
+def test_an_answer_that_used_up_the_budget_counts_and_the_run_asks_before_its_next_turn() -> None:
     run = running(1.0)
     run.receive(answer_to(run.take(commands.SendQuery), answers.QueryResponded, response="r", cost_usd=1.5))
     run.succeed(commands.StopAgent)
@@ -116,7 +116,7 @@ def test_an_answer_that_took_the_last_money_counts_and_the_next_turn_is_asked_fo
     assert run.until(commands.SendQuery).task_id == "wf-1-w1-t2"
 
 
-def test_checks_and_checkpoints_need_no_money() -> None:
+def test_checks_and_checkpoints_need_no_budget() -> None:
     run = started(template(work("build", task())), policy=RunPolicy(budget_usd=1.0))
     run.succeed(commands.StartAgent)
     run.receive(answer_to(run.take(commands.SendQuery), answers.QueryResponded, response="r", cost_usd=9.0))
@@ -128,17 +128,17 @@ def test_no_agent_is_started_for_a_turn_that_could_not_be_paid() -> None:
     run.receive(answer_to(run.take(commands.SendQuery), answers.AgentAsked, question="left?", cost_usd=2.0))
     run.succeed(commands.StopAgent)
     assert run.workflow.reason == "left?"
-    said_then = run.do(resume, Continue("left"))
+    names = run.do(resume, Continue("left"))
     assert run.status() is WorkflowStatus.AWAITING
-    assert (said_then[-1], run.open) == ("WorkflowAwaiting", [])
+    assert (names[-1], run.open) == ("WorkflowAwaiting", [])
     run.do(resume, Continue("go on"))
     assert run.until(commands.SendQuery).reply == "left"
 
 
-def test_a_report_that_costs_too_much_is_written_once_there_is_more() -> None:
+def test_a_report_that_costs_too_much_is_written_after_a_grant() -> None:
     run = running(1.0)
     run.until(commands.GenerateReport)
-    run.receive(broke(run.take(commands.GenerateReport), 0.5))
+    run.receive(budget_spent(run.take(commands.GenerateReport), 0.5))
     run.succeed(commands.StopAgent)
     assert (run.status(), run.task(0, 1).report.status) == (WorkflowStatus.AWAITING, ReportStatus.PENDING)
     run.do(resume, Continue("go on"))
@@ -146,17 +146,17 @@ def test_a_report_that_costs_too_much_is_written_once_there_is_more() -> None:
     assert run.finish().status is WorkflowStatus.COMPLETED
 
 
-def test_a_turn_that_breaks_off_while_the_run_is_to_stop_is_looked_up_later() -> None:
+def test_a_turn_that_reaches_its_budget_while_its_agent_stops_is_looked_up_later() -> None:
     run = running(1.0)
     sent = run.take(commands.SendQuery)
     run.do(pause)
-    run.receive(broke(sent, 1.0))
+    run.receive(budget_spent(sent, 1.0))
     run.succeed(commands.StopAgent)
     assert (run.status(), run.workflow.question) == (WorkflowStatus.PAUSED, None)
     assert run.task(0, 0).query.status is QueryStatus.UNKNOWN
 
 
-def test_sums_of_cents_are_exact_enough() -> None:
+def test_rounding_errors_do_not_hide_a_used_up_budget() -> None:
     run = running(0.3)
     run.receive(answer_to(run.take(commands.SendQuery), answers.QueryResponded, response="r", cost_usd=0.1))
     run.receive(answer_to(run.take(commands.SendQuery), answers.QueryResponded, response="r", cost_usd=0.2))

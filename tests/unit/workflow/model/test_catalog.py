@@ -1,4 +1,4 @@
-"""The catalog has every domain event of the source documents with its payload, and every additional event."""
+"""The catalog has every documented domain event with its payload, and every additional event."""
 
 import inspect
 
@@ -17,8 +17,8 @@ from tests.unit.workflow.model.scene import Run, started
 BASES = {"DomainEvent", "WorkflowEvent", "WorkEvent", "HostAnswer", "PaidAnswer", "FailedTurn"}
 PLACEMENT = {"host", "epoch", "attempt"}
 
-# The source's table of events, word by word.
-SOURCE = """
+# The documented events with the fields of their payloads.
+DOCUMENTED = """
 GitCreated gitId
 GitDeleted gitId
 WorkflowTemplateCreated templateId
@@ -54,12 +54,12 @@ WorkTreePendingRelease workTreeId workflowId gitId
 WorkTreeReleased workTreeId workflowId
 WorkSpaceCreated workSpaceId workId
 """
-ROWS = [tuple(line.split()) for line in SOURCE.split("\n") if line]
-# Fields that we add to payloads of the source: they continue a session and find its process, return to a
-# commit, tell whether time or money ran out or the agent can continue later, and record the cost.
+ROWS = [tuple(line.split()) for line in DOCUMENTED.split("\n") if line]
+# Fields in addition to the documented ones: they continue a session and find its process, return to a commit and
+# check its paths, tell whether time or budget ran out or the agent can continue later, and record the cost.
 EXTRA = {
     "AgentStarted": {"session", "pid"},
-    "CheckpointCreated": {"commits"},
+    "CheckpointCreated": {"commits", "changedPaths"},
     "QueryFailed": {"timedOut", "overBudget", "throttledUntil", "looping"},
     "QuerySent": {"attempt"},
     "ReportFailed": {"overBudget", "throttledUntil"},
@@ -71,7 +71,7 @@ def fields(event: type[DomainEvent]) -> set[str]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_an_event_of_the_source_has_its_payload(row: tuple[str, ...]) -> None:
+def test_a_documented_event_has_its_documented_payload(row: tuple[str, ...]) -> None:
     name, *payload = row
     [event] = [entry.event for entry in ENTRIES if entry.event.__name__ == name]
     beyond = fields(event) - set(payload) - EXTRA.get(name, set())
@@ -90,14 +90,14 @@ def test_every_event_of_the_code_is_in_the_catalog_once() -> None:
     assert sorted(listed) == sorted(defined)
 
 
-def test_exactly_the_replies_of_a_host_carry_a_placement() -> None:
+def test_exactly_the_answers_of_a_host_carry_a_placement() -> None:
     for entry in ENTRIES:
         assert (
             (entry.cause == "host") == issubclass(entry.event, answers.HostAnswer) == (fields(entry.event) > PLACEMENT)
         )
 
 
-def test_an_event_survives_its_camel_case_envelope() -> None:
+def test_an_event_is_decoded_from_its_camel_case_envelope_unchanged() -> None:
     refs = (GitRef(git_id="git-app", base_branch="main"),)
     event = events.WorkflowGitRefsUpdated(workflow_id="wf-1", added_refs=refs, removed_refs=())
     envelope = EVENT_TYPES[type(event)].envelope(event, aggregate_type="Workflow", aggregate_id="wf-1")
@@ -114,7 +114,7 @@ def test_an_answer_without_a_placement_is_malformed() -> None:
         EVENT_TYPES[answers.AgentStopped].decode(Envelope(type="AgentStopped", payload={"workId": "w"}))
 
 
-def test_everything_that_a_run_says_and_commands_goes_through_an_envelope() -> None:
+def test_every_event_and_command_of_a_run_is_decoded_from_its_envelope_unchanged() -> None:
     run: Run = started()
     run.until(commands.SendQuery, 1)
     run.do(pause)

@@ -63,7 +63,7 @@ def test_when_all_are_full_runs_still_find_a_host() -> None:
     assert min(counted.values()) > 50
 
 
-def test_a_host_that_goes_moves_only_its_own_runs() -> None:
+def test_removing_a_host_moves_only_its_own_runs() -> None:
     known = hosts(10)
     fewer = known[1:]
     for number in range(200):
@@ -71,7 +71,7 @@ def test_a_host_that_goes_moves_only_its_own_runs() -> None:
         assert before == after or before == known[0]
 
 
-def test_a_lost_host_gets_nothing_and_without_any_there_is_none() -> None:
+def test_a_lost_host_gets_nothing_and_without_other_hosts_none_is_chosen() -> None:
     lost, event = hosts(1)[0].as_lost()
     assert (lost.status, event) == (HostStatus.LOST, HostLost(host="host-0", epoch=1))
     assert choose_host([lost], "wf-1") is None
@@ -79,7 +79,7 @@ def test_a_lost_host_gets_nothing_and_without_any_there_is_none() -> None:
     assert choose_host([lost, Host(id="up", epoch=1, slots=1)], "wf-1") == Host(id="up", epoch=1, slots=1)
 
 
-def test_a_host_reports_its_abilities() -> None:
+def test_the_event_of_a_registration_has_the_slots_of_the_host() -> None:
     assert hosts(1)[0].registered_event() == HostRegistered(host="host-0", epoch=1, slots=20)
 
 

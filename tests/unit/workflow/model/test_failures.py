@@ -29,7 +29,7 @@ def test_without_retries_a_failure_fails_the_run_with_its_reason(kind: type[comm
 
 
 @pytest.mark.parametrize("kind", OF_A_WORK)
-def test_a_policy_of_one_retry_meets_the_first_failure_with_the_next_attempt_and_no_more(
+def test_with_one_retry_the_first_failure_is_retried_and_the_second_fails_the_run(
     kind: type[commands.HostCommand],
 ) -> None:
     run = started(ONE, retries=1)
@@ -51,7 +51,7 @@ def test_a_failed_run_can_be_continued_where_it_failed(kind: type[commands.HostC
     assert run.finish().status is WorkflowStatus.COMPLETED
 
 
-def test_an_agent_error_is_reported_in_the_order_of_the_source() -> None:
+def test_an_agent_error_is_reported_in_the_documented_order() -> None:
     run = started()
     run.succeed(commands.StartAgent)
     names = run.receive(fail(agent_of("wf-1-w1"), "killed"))
@@ -69,7 +69,7 @@ def test_a_failed_query_stops_its_agent_before_the_run_counts_as_failed() -> Non
     assert run.succeed(commands.StopAgent) == ["WorkflowStatusChanged", "WorkflowFailed"]
 
 
-def test_a_retried_agent_continues_its_session_and_asks_what_became_of_its_query() -> None:
+def test_a_retried_agent_continues_its_session_and_its_query_is_looked_up() -> None:
     run = started(retries=1)
     run.succeed(commands.StartAgent)
     run.take(commands.SendQuery)
@@ -79,7 +79,7 @@ def test_a_retried_agent_continues_its_session_and_asks_what_became_of_its_query
     assert run.take(commands.SendQuery).reconcile
 
 
-def test_a_command_to_a_restarted_agent_names_it_so_a_stop_of_the_first_does_not_reach_it() -> None:
+def test_commands_to_a_restarted_agent_contain_its_attempt() -> None:
     run = started(template(work("analyse", task(report=True))), retries=1)
     run.fail(commands.StartAgent)
     for kind in (commands.SendQuery, commands.GenerateReport, commands.VerifyWork):
@@ -123,7 +123,7 @@ def test_a_failed_run_can_be_cancelled() -> None:
     assert run.work(0).status is WorkStatus.CANCELLED
 
 
-def test_a_resume_gives_a_work_its_retries_back() -> None:
+def test_a_resume_resets_the_retries_of_a_work() -> None:
     run = started(retries=1)
     for _ in range(2):
         run.fail(commands.StartAgent)

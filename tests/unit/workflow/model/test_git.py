@@ -50,13 +50,13 @@ def test_an_address_elsewhere_names_no_repository(address: str) -> None:
     assert repo_of(address, "github.com") == ""
 
 
-def test_a_forge_may_have_a_port_which_ssh_has_not() -> None:
+def test_the_port_of_a_forge_counts_for_http_and_not_for_ssh() -> None:
     assert repo_of("http://127.0.0.1:8080/acme/app.git", "127.0.0.1:8080") == "acme/app"
     assert repo_of("http://127.0.0.1:9090/acme/app.git", "127.0.0.1:8080") == ""
     assert repo_of("ssh://git@127.0.0.1:22/acme/app.git", "127.0.0.1:8080") == "acme/app"
 
 
-def test_a_git_is_of_its_repository_and_of_no_other() -> None:
+def test_a_git_matches_only_its_own_repository() -> None:
     git = Git(id="acme-web-app", name="app", url="/srv/acme-web/app", repo="Acme/web-app")
     assert git.matches("acme/Web-App")
     assert not git.matches("acme-web/app")

@@ -107,7 +107,7 @@ ALLOWED = {
 }
 
 
-def test_every_operation_is_asked_here() -> None:
+def test_every_operation_is_tested_here() -> None:
     assert ASK.keys() == ALLOWED.keys() == OPERATIONS.keys()
 
 
@@ -140,14 +140,14 @@ def test_a_final_state_shows_that_nothing_follows() -> None:
 
 
 @pytest.mark.parametrize("operation", ASK)
-def test_nothing_can_be_asked_of_a_deleted_run(operation: str) -> None:
+def test_no_operation_is_allowed_on_a_deleted_run(operation: str) -> None:
     run = completed()
     run.do(delete)
     with pytest.raises(IllegalTransition, match="workflow wf-1 is DELETED"):
         run.do(*ASK[operation])
 
 
-def test_deleting_is_logged_and_releases_the_checkouts() -> None:
+def test_deleting_a_run_publishes_its_events_and_releases_its_checkouts() -> None:
     run = completed()
     assert run.do(delete) == ["WorkTreePendingRelease", "WorkTreePendingRelease", "WorkflowDeleted"]
     assert run.commanded() == ["ReleaseWorkTree", "ReleaseWorkTree"]

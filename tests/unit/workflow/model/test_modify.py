@@ -128,7 +128,7 @@ def test_a_completed_work_cannot_be_changed() -> None:
         run.do(modify, changed(run, 0, work("analyse", task("first"), task("second"), task("third"))))
 
 
-def test_tasks_that_stay_keep_their_identity() -> None:
+def test_tasks_that_stay_keep_their_ids() -> None:
     run = Run()
     run.do(modify, changed(run, 1, work("build", task("second"), task("new"))))
     assert [each.id for each in run.work(1).tasks] == ["wf-1-w2-t2", "wf-1-w2-t3"]
@@ -146,7 +146,7 @@ def test_an_invalid_list_is_refused() -> None:
         run.do(modify, Modification(git_refs=(APP, GitRef(git_id="git-app", base_branch="dev"))))
 
 
-def test_a_repository_added_in_ready_goes_back_through_preparing() -> None:
+def test_a_ready_run_prepares_again_when_a_repository_is_added() -> None:
     run = ready()
     assert run.do(modify, Modification(git_refs=(APP, LIB, DOCS))) == [
         "WorkflowGitRefsUpdated",
@@ -165,7 +165,7 @@ def test_additions_and_removals_are_reported() -> None:
     assert updated == [WorkflowGitRefsUpdated(workflow_id="wf-1", added_refs=(DOCS,), removed_refs=(LIB,))]
 
 
-def test_a_repository_added_while_running_is_there_before_the_next_work_starts() -> None:
+def test_a_repository_added_while_running_is_checked_out_before_the_next_work_starts() -> None:
     run = running()
     run.do(modify, Modification(git_refs=(APP, LIB, DOCS)))
     prepare_docs = run.take(commands.PrepareResources)
@@ -176,7 +176,7 @@ def test_a_repository_added_while_running_is_there_before_the_next_work_starts()
     assert run.until(commands.StartAgent).work_tree_ids == ("wf-1-tree1", "wf-1-tree2", "wf-1-tree3")
 
 
-def test_a_run_does_not_end_before_a_repository_added_to_it_is_there() -> None:
+def test_a_run_does_not_end_before_a_repository_added_to_it_is_checked_out() -> None:
     run = started(template(work("analyse")))
     run.do(modify, Modification(git_refs=(APP, LIB, DOCS)))
     prepare_docs = run.take(commands.PrepareResources)
@@ -283,7 +283,7 @@ def test_events_and_commands_about_mcp_servers_contain_no_secrets() -> None:
     assert "s3cr3t" not in repr(run.published)
 
 
-def test_a_repository_that_is_taken_out_while_a_checkpoint_is_taken_is_released_at_the_end() -> None:
+def test_a_repository_that_is_removed_while_a_checkpoint_is_taken_is_released_at_the_end() -> None:
     run = started(template(work("one", task()), work("two", task(), git_refs=(LIB,)), git_refs=(APP,)))
     assert len(run.until(commands.TakeCheckpoint).work_tree_ids) == 2
     run.do(modify, changed(run, 1, work("two", task())))
@@ -293,6 +293,6 @@ def test_a_repository_that_is_taken_out_while_a_checkpoint_is_taken_is_released_
     assert tree(run, LIB) is WorkTreeStatus.RELEASED
 
 
-def test_a_modification_that_changes_nothing_says_nothing() -> None:
+def test_a_modification_that_changes_nothing_publishes_no_event() -> None:
     run = running()
     assert run.do(modify, Modification(works=tuple(works(run)), git_refs=(APP, LIB), mcp_server_refs=())) == []

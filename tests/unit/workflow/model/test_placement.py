@@ -59,7 +59,7 @@ def test_an_interrupted_command_is_sent_again_under_the_new_epoch(kind: type[com
     assert (again.epoch, again.attempt) == (2, first.attempt + 1)
 
 
-def test_checkouts_in_the_making_are_asked_for_again() -> None:
+def test_unfinished_checkouts_are_requested_again() -> None:
     run = Run()
     run.do(prepare)
     run.open.clear()
@@ -78,7 +78,7 @@ def test_a_prepared_run_is_prepared_again_on_another_host() -> None:
     assert run.take(commands.PrepareResources).host == "host-b"
 
 
-def test_a_move_before_the_start_loses_nothing_that_could_be_continued() -> None:
+def test_a_run_that_moved_before_its_start_can_be_continued_in_its_session() -> None:
     run = Run()
     run.do(prepare)
     run.succeed(commands.PrepareResources)
@@ -124,7 +124,7 @@ def test_a_session_that_stayed_on_a_lost_host_cannot_be_continued() -> None:
     assert run.finish().status is WorkflowStatus.COMPLETED
 
 
-def test_a_rollback_on_a_lost_host_is_asked_for_again_on_the_next() -> None:
+def test_a_rollback_on_a_lost_host_is_requested_again_on_the_next() -> None:
     run = in_second_work()
     run.do(pause)
     run.succeed(commands.StopAgent)
@@ -136,7 +136,7 @@ def test_a_rollback_on_a_lost_host_is_asked_for_again_on_the_next() -> None:
     assert (command.host, command.attempt) == ("host-b", 2)
 
 
-def test_a_release_is_repeated_on_the_same_host_and_needless_on_another() -> None:
+def test_a_release_is_repeated_on_the_same_host_and_not_needed_on_another() -> None:
     for placement, status, again in (
         (SAME, WorkTreeStatus.PENDING_RELEASE, ["ReleaseWorkTree"]),
         (OTHER, WorkTreeStatus.RELEASED, []),
@@ -163,7 +163,7 @@ def lose_host(run: Run, times: int = 1) -> None:
 
 
 @pytest.mark.parametrize("host", ["host-a", "host-b"])
-def test_a_run_that_takes_its_host_down_three_times_fails_and_can_be_resumed(host: str) -> None:
+def test_a_run_whose_host_is_lost_three_times_in_a_row_fails_and_can_be_resumed(host: str) -> None:
     run = started()
     lose_host(run, 2)
     assert run.workflow.status is WorkflowStatus.RUNNING
@@ -180,7 +180,7 @@ def test_a_run_that_takes_its_host_down_three_times_fails_and_can_be_resumed(hos
     assert run.finish().status is WorkflowStatus.COMPLETED
 
 
-def test_a_task_that_is_completed_in_between_makes_a_lost_host_no_fault_of_the_run() -> None:
+def test_a_completed_task_resets_the_count_of_lost_hosts() -> None:
     run = started()
     for _ in range(4):
         lose_host(run, 2)
@@ -189,7 +189,7 @@ def test_a_task_that_is_completed_in_between_makes_a_lost_host_no_fault_of_the_r
     assert run.finish().status is WorkflowStatus.COMPLETED
 
 
-def test_hosts_that_are_lost_while_no_agent_runs_are_no_fault_of_the_run() -> None:
+def test_hosts_that_are_lost_while_no_agent_runs_do_not_count() -> None:
     run = Run()
     run.do(prepare)
     for epoch in range(2, 8):

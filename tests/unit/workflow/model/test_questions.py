@@ -67,7 +67,7 @@ def test_an_agent_may_ask_again_and_gets_the_newest_reply() -> None:
     assert (run.status(), run.task(0, 0).query.attempt) == (WorkflowStatus.AWAITING, 3)
 
 
-def test_a_question_is_cut_to_what_a_person_can_read() -> None:
+def test_a_long_question_and_its_choices_are_shortened() -> None:
     run, sent = queried()
     run.receive(ask(sent, "x" * 10_000, *("y" * 1_000 for _ in range(100))))
     run.succeed(commands.StopAgent)
@@ -137,7 +137,7 @@ def test_a_pause_that_races_with_a_question_wins() -> None:
     assert run.workflow.question
 
 
-def test_a_question_of_a_run_that_is_cancelled_changes_nothing_of_its_end() -> None:
+def test_a_question_does_not_prevent_a_requested_cancellation() -> None:
     run, sent = queried()
     run.do(cancel)
     run.receive(ask(sent))

@@ -49,7 +49,7 @@ def test_a_template_made_from_a_workflow_makes_the_same_workflow() -> None:
     assert again == original
 
 
-def test_changes_of_templates_are_logged() -> None:
+def test_every_change_of_a_template_has_its_event() -> None:
     known = template()
     assert known.created_event() == events.WorkflowTemplateCreated(template_id="tpl")
     updated, event = known.update(template(work("only"), id="ignored"))
@@ -62,7 +62,7 @@ def test_changes_of_templates_are_logged() -> None:
         create(deleted, "wf-1", NOON)
 
 
-def test_a_deleted_git_leaves_every_list_of_a_template() -> None:
+def test_a_deleted_git_is_removed_from_every_list_of_a_template() -> None:
     known = template(work("analyse", git_refs=(APP_DEV, DOCS)), git_refs=(APP, LIB))
     cascaded, event = known.without_git("git-app")
     assert (cascaded.git_refs, cascaded.works[0].git_refs) == ((LIB,), (DOCS,))
@@ -70,7 +70,7 @@ def test_a_deleted_git_leaves_every_list_of_a_template() -> None:
     assert cascaded.without_git("git-app") == (cascaded, None)
 
 
-def test_an_unregistered_mcp_server_leaves_every_list_of_a_template() -> None:
+def test_an_unregistered_mcp_server_is_removed_from_every_list_of_a_template() -> None:
     known = template(work("analyse", mcp_server_refs=(TOOLS,)), mcp_server_refs=(TOOLS_LOUD,))
     cascaded, event = known.without_mcp_server("mcp-tools")
     assert (cascaded.mcp_server_refs, cascaded.works[0].mcp_server_refs) == ((), ())
@@ -108,7 +108,7 @@ def test_a_workflow_names_the_mcp_servers_it_uses() -> None:
     assert create(known, "wf-1", NOON).workflow.mcp_server_ids() == ("mcp-tools",)
 
 
-def test_a_run_uses_its_repositories_from_its_preparation_to_its_end_and_while_it_can_continue_by_itself() -> None:
+def test_a_run_uses_its_repositories_from_its_preparation_until_it_ends_or_fails() -> None:
     run = Run()
     assert not run.workflow.uses_resources
     run.do(start)
@@ -139,7 +139,7 @@ def test_an_mcp_server_in_use_cannot_be_unregistered() -> None:
     assert (gone.deleted, event) == (True, events.McpServerUnregistered(mcp_server_id="mcp-tools"))
 
 
-def test_an_mcp_server_needs_what_its_transport_needs() -> None:
+def test_an_mcp_server_needs_the_command_or_the_url_of_its_transport() -> None:
     with pytest.raises(Misconfigured, match="uses SSE and needs a url"):
         McpServer(id="m", name="m", transport=McpTransport.SSE)
     with pytest.raises(Misconfigured, match="uses STDIO and needs a command"):

@@ -45,7 +45,7 @@ def test_a_release_that_failed_can_be_asked_for_again(operation: Any) -> None:
     assert (tree.status, tree.error) == (WorkTreeStatus.RELEASED, "")
 
 
-def test_the_remains_of_a_deleted_run_can_be_released() -> None:
+def test_the_remaining_checkouts_of_a_deleted_run_can_be_released() -> None:
     run = not_released()
     run.do(delete)
     run.receive(fail(run.take(commands.ReleaseWorkTree), "disk still full"))

@@ -64,7 +64,7 @@ def test_a_run_can_resume_from_an_earlier_checkpoint_or_from_its_base(how: Resum
     assert run.take(commands.StartAgent).work_id == first
 
 
-def test_the_reason_of_a_failure_is_forgotten_with_the_resume() -> None:
+def test_a_resume_clears_the_reason_of_the_failure() -> None:
     run = failed_in_third()
     assert run.workflow.reason == "broken"
     run.do(resume, Auto())

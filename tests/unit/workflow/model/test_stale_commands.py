@@ -15,8 +15,8 @@ from tests.unit.workflow.model.host import ask, petition, succeed
 from tests.unit.workflow.model.scene import Run, started, task, template, work
 from tests.unit.workflow.model.walk import Walk
 
-ANEW = Placement(host="host-a", epoch=2)
-ELSEWHERE = Placement(host="host-b", epoch=2)
+SAME_HOST = Placement(host="host-a", epoch=2)
+OTHER_HOST = Placement(host="host-b", epoch=2)
 
 
 def at_roll_back() -> Run:
@@ -68,7 +68,7 @@ def sent(request: pytest.FixtureRequest) -> tuple[Run, commands.HostCommand]:
     return run, command
 
 
-def test_a_command_that_was_just_sent_counts(sent: tuple[Run, commands.HostCommand]) -> None:
+def test_a_command_that_was_just_sent_is_valid(sent: tuple[Run, commands.HostCommand]) -> None:
     run, command = sent
     assert why_stale(run.workflow, command) is None
 
@@ -80,7 +80,7 @@ def test_a_command_that_was_answered_is_not_executed_again(sent: tuple[Run, comm
     assert why_stale(run.workflow, command) == f"attempt {command.attempt} of {name} is over"
 
 
-@pytest.mark.parametrize("placement", [ANEW, ELSEWHERE], ids=["same host", "other host"])
+@pytest.mark.parametrize("placement", [SAME_HOST, OTHER_HOST], ids=["same host", "other host"])
 def test_a_command_of_an_earlier_placement_is_ignored(
     sent: tuple[Run, commands.HostCommand], placement: Placement
 ) -> None:
@@ -96,7 +96,7 @@ def test_a_command_of_an_earlier_placement_is_ignored(
 @pytest.mark.parametrize(
     "kind", [commands.StartAgent, commands.SendQuery, commands.GenerateReport, commands.VerifyWork]
 )
-def test_commands_for_an_agent_end_when_it_must_end(kind: type[commands.HostCommand]) -> None:
+def test_commands_to_an_agent_are_stale_once_it_must_end(kind: type[commands.HostCommand]) -> None:
     run = waiting_for(kind)
     [command] = run.open
     run.do(cancel)
@@ -142,7 +142,7 @@ def test_a_lookup_of_a_query_is_distinguished_from_the_query() -> None:
 
 
 class Watched:
-    """A walk with all its commands, and its findings after each step."""
+    """A walk that remembers all its commands, and checks that each new command is valid."""
 
     def __init__(self, seed: int) -> None:
         self.walk = Walk(random.Random(seed).choice)
@@ -159,11 +159,11 @@ class Watched:
             assert why_stale(run.workflow, command) is None, command
         return {type(command) for command in fresh}
 
-    def counting(self) -> list[commands.HostCommand]:
+    def valid(self) -> list[commands.HostCommand]:
         return [command for command in self.known if why_stale(self.walk.run.workflow, command) is None]
 
 
-def is_heard(run: Run, command: commands.HostCommand) -> bool:
+def accepts_an_answer(run: Run, command: commands.HostCommand) -> bool:
     """Return whether the run accepts any answer to a command."""
     fork = run.fork()
     received: list[bool] = []
@@ -181,29 +181,29 @@ def test_under_random_operations_valid_answers_are_accepted_and_every_wait_has_a
         for _ in range(40):
             sent |= watched.go()
             run = watched.walk.run
-            counting = watched.counting()
+            valid = watched.valid()
             opened = [id(command) for command in run.open]
-            for command in counting:
+            for command in valid:
                 # A host may be told a second time to remove a checkout.
                 assert id(command) in opened or isinstance(command, commands.ReleaseWorkTree), command
-                assert is_heard(run, command), command
+                assert accepts_an_answer(run, command), command
             if not run.workflow.is_idle:
-                assert [each for each in counting if not isinstance(each, commands.ReleaseWorkTree)], run.workflow
+                assert [each for each in valid if not isinstance(each, commands.ReleaseWorkTree)], run.workflow
             answered |= {type(command) for command in watched.known if id(command) not in opened}
     assert sent == answered == commands.COMMANDS.keys()
 
 
-def test_no_earlier_message_to_a_stopped_run_counts() -> None:
+def test_a_stopped_run_has_no_valid_command_except_to_release_checkouts() -> None:
     for seed in range(100):
         watched = Watched(seed)
         for _ in range(40):
             watched.go()
             if watched.walk.run.workflow.is_idle:
-                kinds = {type(command) for command in watched.counting()}
+                kinds = {type(command) for command in watched.valid()}
                 assert kinds <= {commands.ReleaseWorkTree}
 
 
-def test_an_answer_names_what_its_command_named() -> None:
+def test_an_answer_repeats_the_fields_of_its_command() -> None:
     run = waiting_for(commands.SendQuery)
     command = run.take(commands.SendQuery)
     assert ask(command) == answers.AgentAsked(

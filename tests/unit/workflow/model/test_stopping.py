@@ -1,4 +1,4 @@
-"""Pause, cancel and gates: a request takes effect when the host confirms that nothing runs."""
+"""Pauses, cancellations and approvals: a request takes effect when the host confirms that nothing runs."""
 
 import pytest
 
@@ -70,7 +70,7 @@ def test_a_report_that_is_interrupted_is_rewritten() -> None:
     assert run.take(commands.GenerateReport).attempt == 2
 
 
-def test_an_agent_that_breaks_while_it_is_stopped_has_stopped() -> None:
+def test_an_agent_that_fails_while_it_is_stopped_counts_as_stopped() -> None:
     run = querying()
     run.do(pause)
     run.fail(commands.StopAgent)
@@ -87,7 +87,7 @@ def test_an_agent_can_be_stopped_while_it_starts() -> None:
 
 
 @pytest.mark.parametrize("kind", [commands.VerifyWork, commands.TakeCheckpoint])
-def test_a_pause_waits_until_what_is_being_finished_has_its_checkpoint(kind: type[commands.HostCommand]) -> None:
+def test_a_pause_waits_until_a_work_that_is_being_finished_has_its_checkpoint(kind: type[commands.HostCommand]) -> None:
     run = querying()
     run.until(kind)
     run.do(pause)
@@ -210,11 +210,11 @@ def test_cancel_while_rolling_back_waits_for_the_rollback() -> None:
     assert run.status() is WorkflowStatus.CANCELLED
 
 
-@pytest.mark.parametrize("doing", ["read", "hear"])
-def test_cancelling_twice_changes_nothing(doing: str) -> None:
+@pytest.mark.parametrize("answered", [False, True])
+def test_cancelling_twice_changes_nothing(*, answered: bool) -> None:
     run = querying()
     run.do(cancel)
-    if doing == "hear":
+    if answered:
         run.fail(commands.SendQuery)
     assert run.do(cancel) == []
     assert run.commanded().count("InterruptAgent") == 1
@@ -263,7 +263,7 @@ def test_a_gate_that_was_passed_asks_again_after_its_work_was_done_again() -> No
     assert run.workflow.status is WorkflowStatus.AWAITING
 
 
-def test_the_reply_to_a_question_goes_along_with_the_continued_query_until_that_is_rolled_back() -> None:
+def test_the_reply_to_a_question_is_sent_with_the_continued_query_until_a_rollback() -> None:
     run = querying()
     run.receive(ask(run.take(commands.SendQuery), "blue or green?"))
     run.succeed(commands.StopAgent)
@@ -284,17 +284,17 @@ def test_the_reply_to_a_question_goes_along_with_the_continued_query_until_that_
     run.do(resume, FromBase())
     run.succeed(commands.RollBack)
     run.succeed(commands.StartAgent)
-    anew = run.take(commands.SendQuery)
-    assert (anew.continues, anew.reply) == (False, "")
+    restarted = run.take(commands.SendQuery)
+    assert (restarted.continues, restarted.reply) == (False, "")
 
 
-def test_an_agent_that_ends_without_a_word_fails_the_run() -> None:
+def test_an_agent_that_ends_without_an_answer_fails_the_run() -> None:
     run = querying()
     run.receive(*succeed(agent_of("wf-1-w1")))
     assert (run.workflow.status, run.workflow.reason) == (WorkflowStatus.FAILED, "the agent ended without an answer")
 
 
-def test_an_agent_that_breaks_after_its_work_was_verified_does_no_harm() -> None:
+def test_an_agent_that_fails_after_its_work_was_verified_does_not_fail_the_run() -> None:
     run = querying()
     command = run.until(commands.TakeCheckpoint)
     run.receive(fail(agent_of(command.work_id)))

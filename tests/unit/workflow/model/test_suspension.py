@@ -106,7 +106,7 @@ def test_an_answer_of_the_agent_resets_the_count_of_parkings() -> None:
     assert (run.workflow.parked_until, run.workflow.question) == (LATER, None)
 
 
-def test_a_parked_run_that_is_cancelled_waits_for_nothing() -> None:
+def test_a_cancelled_run_is_no_longer_parked() -> None:
     run = parked()
     run.do(cancel)
     assert (run.status(), run.workflow.parked_until) == (WorkflowStatus.CANCELLED, None)
@@ -156,7 +156,7 @@ def test_an_agent_that_loops_again_fails() -> None:
     assert run.workflow.reason == "the agent ran `ls` 8 times in a row"
 
 
-def test_the_count_starts_over_after_a_rollback() -> None:
+def test_a_person_is_asked_again_about_a_loop_after_a_rollback() -> None:
     run = run_with_looping_agent()
     run.do(resume, Auto())
     run.until(commands.SendQuery)

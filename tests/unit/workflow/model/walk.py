@@ -28,7 +28,7 @@ from kingdom.workflow.model.steps.step import HasStatus, Step
 from tests.unit.workflow.model.host import (
     agent_of,
     ask,
-    broke,
+    budget_spent,
     fail,
     looping,
     petition,
@@ -44,7 +44,7 @@ ENDS = WORKFLOW.final
 
 
 class WatchedStep(Step):
-    """Remembers every move of every machine."""
+    """Records every transition of every status machine."""
 
     moves: ClassVar[set[tuple[str, str, str]]] = set()
 
@@ -99,7 +99,7 @@ class Walk:
                 asked = [[ask(command)], [petition(command), ask(command)]]
                 held_up = [
                     [throttled(command, NOON)],
-                    [broke(command, 0.5)],
+                    [budget_spent(command, 0.5)],
                     [looping(command)],
                     [spent(command, 0.2), fail(command)],
                 ]
@@ -114,11 +114,11 @@ class Walk:
             self._receive([*done_before, fail(command)])
 
     def hold_up(self) -> None:
-        """Let a report wait for money or for the vendor."""
+        """Let a report wait for more budget or for the vendor."""
         command = self.run.open[0] if self.run.open else None
         if isinstance(command, commands.GenerateReport):
             self.run.open.remove(command)
-            self._receive([self.choose([throttled(command, NOON), broke(command, 0.5)])])
+            self._receive([self.choose([throttled(command, NOON), budget_spent(command, 0.5)])])
 
     def repeat(self) -> None:
         """Repeat an old answer, which may be late, a duplicate or from a lost placement."""
@@ -145,7 +145,7 @@ class Walk:
             assert self.run.workflow.document() == before
 
     def _pick(self) -> commands.HostCommand:
-        """Hosts answer in the order of one stream, but stop commands come first."""
+        """Remove and return a command to answer: the first one of the main stream, or any stop command."""
         control = [command for command in self.run.open if command.stream.endswith(".control")]
         others = [command for command in self.run.open if command not in control][:1]
         command = self.choose(control + others)
@@ -201,7 +201,7 @@ def walk(choose: Choice, steps: int) -> Walk:
     return walked
 
 
-def resume_with_money(step: Step) -> None:
+def resume_with_grant(step: Step) -> None:
     resume(step, Auto(), grants=True)
 
 
@@ -216,5 +216,5 @@ def lead_to(run: Run, end: WorkflowStatus) -> None:
         elif run.workflow.status in {WorkflowStatus.CREATED, WorkflowStatus.READY}:
             run.do(start)
         else:
-            run.do(resume_with_money)
+            run.do(resume_with_grant)
     assert run.workflow.status is end

@@ -80,7 +80,7 @@ class RecordIndex:
 
     The directory of a file decides the state of its record, because a person may have moved the file. A document
     without metadata counts as version 1, except in a directory for dropped files. If a record has two files, the
-    higher version counts.
+    higher version counts. A query finds the second file only if the first is older than the index knows.
     """
 
     def __init__(self, tree: FileTree, kinds: Mapping[str, RecordKind]) -> None:
@@ -120,8 +120,8 @@ class RecordIndex:
             header = index.headers[record_id]
             if query.state not in (None, header.state) or (key and key not in _index_keys(header)):
                 continue
-            seen = self._find_file(query.kind, record_id)
             # A person may have moved the file since the index was built.
+            seen = self._read_indexed(kind, header) or self._find_file(query.kind, record_id)
             if seen is not None and query.matches(record := decode_record(kind, *seen)):
                 found.append(record)
         return found
@@ -183,6 +183,16 @@ class RecordIndex:
         except (FileNotFoundError, NotADirectoryError):
             return []
         return [name for name in names if self._layout.is_record_name(directory, name)]
+
+    def _read_indexed(self, kind: RecordKind, header: RecordHeader) -> tuple[RecordHeader, bytes] | None:
+        """Return the record of a header, read from the directory of its state; None if it must be searched."""
+        if (directory := kind.directories.get(header.state)) is None:
+            return None
+        try:
+            found = self._read(kind, directory, header.id, self._layout.record(directory, header.id))
+        except msgspec.MsgspecError:
+            return None
+        return found if found and found[0].version >= header.version else None
 
     def _find_file(self, kind_name: str, record_id: str) -> tuple[RecordHeader, bytes] | None:
         """Return the header of a record and the content of its file; raise Transient if it cannot be read."""

@@ -1,8 +1,8 @@
 """The journal: the commit point of every transaction, and the source of recovery after a crash.
 
 Segments are append-only text files. Each line is one entry: its checksum, its offset and its content. Offsets count the
-bytes of all segments since the store was created. Lease tokens and event positions are offsets too, so a store needs no
-other counter.
+bytes of all segments since the store was created. A lease token is the offset of an entry, and an event position lies
+between the offsets of its entry and of the next one, so a store needs no other counter.
 """
 
 import os

@@ -21,7 +21,7 @@ def translate_errors() -> Iterator[None]:
         yield
     except PermissionError as error:
         raise Misconfigured(
-            f"{error.filename} is not accessible ({error.strerror}): check its owner, and the user that runs this"
+            f"{error.filename} is not accessible ({error.strerror}): check its owner, and the user of this process"
         ) from error
     except (NotADirectoryError, FileExistsError) as error:
         raise Misconfigured(f"{error.filename} exists and is not a directory: choose another path") from error

@@ -90,9 +90,9 @@ class Replay:
             self._tree.disk.unlink(other)
 
     def _is_current(self, stored: RecordWrite) -> bool:
-        """Return whether the file of a record has this version. The replay does not overwrite such a file.
+        """Return whether the file of a record has this version.
 
-        A person may have edited it.
+        The replay does not overwrite such a file, because a person may have edited it.
         """
         header = stored.header
         try:

@@ -350,7 +350,7 @@ def _is_number(text: str) -> bool:
 
 
 def _content(path: str) -> bytes:
-    """Return the content of an event file. Return no bytes if the path is a link or a directory."""
+    """Return the content of an event file, or empty bytes if the path is a link or a directory."""
     try:
         return read_file(path)
     except OSError as error:

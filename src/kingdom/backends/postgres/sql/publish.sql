@@ -1,8 +1,16 @@
+-- fragment: read_copies
+-- Read copies from JSON. A row leaves out what is empty or usual, because each value costs the server time.
+SELECT n, event_id, stream, event_type, coalesce(schema_version, 1) AS schema_version, occurred_at, trace_id,
+       coalesce(owner_id, '') AS owner_id, partition_key, coalesce(aggregate_type, '') AS aggregate_type,
+       coalesce(aggregate_id, '') AS aggregate_id, coalesce(attributes, '{}') AS attributes, payload_json, max_attempts,
+       not_before, coalesce(event_id_given, false) AS event_id_given
+  FROM jsonb_to_recordset(%(rows)s::jsonb) AS x({publish_types})
+
 -- name: publish
 -- Insert copies into unordered streams, and return the numbers of the copies that their stream already has.
 -- Almost always there are none. Then `copies` is read only once, and so it is not materialized.
 WITH copies AS NOT MATERIALIZED (
-  SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x({publish_types})),
+  {read_copies}),
 inserted AS (
   INSERT INTO kingdom.outbox_event ({publish_columns}, next_retry_at)
   SELECT {publish_columns}, greatest(clock_timestamp(), not_before)
@@ -23,11 +31,11 @@ VALUES (%(event_id)s, %(stream)s, %(event_type)s, %(schema_version)s, %(occurred
 ON CONFLICT (stream, event_id) DO NOTHING
 RETURNING 1;
 
--- name: copy_fresh
--- Write many copies whose ids are new, in the fastest way. It fails if a stream already has one of them.
-COPY kingdom.outbox_event (event_id, occurred_at, schema_version, max_attempts, partition_key, stream, event_type,
-                           trace_id, owner_id, aggregate_type, aggregate_id, attributes, payload_json)
-FROM STDIN;
+-- name: publish_fresh
+-- Insert copies whose ids are new into unordered streams. It fails if a stream already has one of them: looking for
+-- duplicates would cost the server a fifth more.
+INSERT INTO kingdom.outbox_event ({publish_columns}, next_retry_at)
+SELECT {publish_columns}, greatest(clock_timestamp(), not_before) FROM ({read_copies}) copies;
 
 -- fragment: insert_ordered
 -- Insert `copies` into ordered streams; `new_copies` has those that their stream did not have. Each key has exactly one
@@ -62,7 +70,7 @@ inserted AS (
 -- if the statement commits by itself. It then fails by a division by zero if there is such a copy, because its new key
 -- has to be deleted again.
 WITH copies AS MATERIALIZED (
-  SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x({publish_types})),
+  {read_copies}),
 {insert_ordered}
 SELECT copies.n FROM copies
  WHERE CASE WHEN copies.n IN (SELECT n FROM new_copies) THEN false
@@ -89,7 +97,7 @@ stored AS (
   -- xmax is 0 only in a new row. So a record that was deleted is not stored again at a later version.
   RETURNING kind, id, (xmax = 0) = (version = 1) AS as_expected),
 copies AS MATERIALIZED (
-  SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x({publish_types})
+  {read_copies}
    -- Records are locked before keys, also if there are no copies.
    WHERE (SELECT count(*) FROM stored) >= 0),
 {insert_ordered},
@@ -133,28 +141,6 @@ DELETE FROM kingdom.outbox_key q
    AND q.blocked_by IS NULL
    AND NOT EXISTS (SELECT FROM kingdom.outbox_event e WHERE e.stream = q.stream
                      AND e.partition_key = q.partition_key AND e.ordered AND e.processed_at IS NULL);
-
--- name: stage
--- Create the staging table for a large publish. The table is empty at the beginning of each transaction.
-CREATE TEMPORARY TABLE IF NOT EXISTS outbox_staged (
-  {publish_types})
-  ON COMMIT DELETE ROWS;
-
--- name: copy_stage
--- Fill the staging table.
-COPY pg_temp.outbox_staged (n, {publish_columns})
-  FROM STDIN;
-
--- name: publish_stage
--- Do the same as publish, with the copies in the staging table.
-WITH inserted AS (
-  INSERT INTO kingdom.outbox_event ({publish_columns}, next_retry_at)
-  SELECT {publish_columns}, greatest(clock_timestamp(), not_before)
-  FROM pg_temp.outbox_staged ORDER BY n
-  ON CONFLICT (stream, event_id) DO NOTHING
-  RETURNING stream, event_id)
-SELECT copies.n FROM pg_temp.outbox_staged copies
- WHERE (copies.stream, copies.event_id) NOT IN (SELECT stream, event_id FROM inserted);
 
 -- name: notify
 -- Wake the workers of other processes. A lost wake-up costs one polling period, so its commit does not wait for the disk.

@@ -110,14 +110,14 @@ class AcpAgent(ProgramAgent[AcpTurn]):
         how = self._program.describe_exit(code)
         # Agents write warnings even when they end normally.
         words = await asyncio.to_thread(self._program.stderr_tail) if code else ""
-        return f"{how}; its last words: {words}" if words else how
+        return f"{how}; its last output: {words}" if words else how
 
-    def call_tool(self, call: Mapping[str, Any]) -> bool:
-        """Record that the agent wants to use a tool; return whether the agent may use it."""
+    def allow_tool_call(self, call: Mapping[str, Any]) -> bool:
+        """Return whether the agent may use a tool now, and report the tool call if so."""
         turn = self._turn
         if turn is None or turn.over.is_set() or turn.interrupted or turn.budget_spent:
             return False
-        turn.call_tool(call)
+        turn.report_tool_call(call)
         return True
 
     async def _open_session(self) -> None:
@@ -222,7 +222,7 @@ class AcpAgent(ProgramAgent[AcpTurn]):
         await asyncio.wait([self._cleanup_task])
 
     async def _clean_up_after_program(self) -> None:
-        """Close everything after the program has ended, and wait for the end of its turn."""
+        """Wait until the program and its turn have ended, record the end, and close the resources."""
         why = await self.wait_for_end()
         await self._connection.close()
         if self._prompt_task is not None:
@@ -248,7 +248,7 @@ class _PermissionHandler:
         """Allow a tool once; a permanent permission would be stored in a file of the WorkSpace."""
         call = tool_call.model_dump(mode="json", by_alias=True, exclude_none=True)
         once = next((option for option in options if option.kind == "allow_once"), None)
-        if once is None or session_id != self._agent.session or not self._agent.call_tool(call):
+        if once is None or session_id != self._agent.session or not self._agent.allow_tool_call(call):
             return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
         return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=once.option_id))
 

@@ -62,7 +62,7 @@ class AcpTurn(RecordedTurn):
             case {"sessionUpdate": "agent_thought_chunk" | "plan"}:
                 self.emit_heartbeat()
 
-    def call_tool(self, call: Mapping[str, Any]) -> None:
+    def report_tool_call(self, call: Mapping[str, Any]) -> None:
         """Report a tool call when it is first mentioned."""
         if call["toolCallId"] in self._calls:
             return
@@ -124,7 +124,7 @@ class AcpTurn(RecordedTurn):
             # The arguments of a pending call are not known yet, and its title is still the name of the tool.
             self._names[update["toolCallId"]] = str(update.get("title") or "")
             return
-        self.call_tool(update)
+        self.report_tool_call(update)
         if status in ("completed", "failed"):
             text = "".join(_texts(update))[:_OUTPUT_MAX]
             self.record("output", call=update["toolCallId"], text=text, isError=status == "failed")
@@ -146,7 +146,7 @@ class AcpTurn(RecordedTurn):
             case CostSource.SESSION, {"cost": {"amount": int() | float() as session_usd}}:
                 self._spend(round(session_usd - self._before_usd, 9), sessionUsd=session_usd)
             case CostSource.USAGE, {"used": int(used)}:
-                # Until the end of the turn the agent reports one total, which is charged as input.
+                # During a turn the agent does not separate input from output, so all tokens are charged as input.
                 self._spend(round(self.cost_usd + self._price.cost(Tokens(input=used)), 9))
 
     def _spend(self, cost_usd: float, **fields: Any) -> None:

@@ -152,7 +152,7 @@ class ScriptedAgent(Agent):
         """Wait until the process exits; return its exit code and the last part of its standard error."""
         how = self._program.describe_exit(await self._program.wait()) + self._write_failure
         words = await asyncio.to_thread(self._program.stderr_tail)
-        return f"{how}; its last words: {words}" if words else how
+        return f"{how}; its last output: {words}" if words else how
 
     async def _next_update(self, prompt_id: str, cost_usd: float) -> TurnUpdate:
         while (message := await self._messages.get()) is not None:

@@ -4,6 +4,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from kingdom.workflow.model.messages.events import DomainEvent
 
 
@@ -149,12 +151,16 @@ class VerifyFailed(HostAnswer, frozen=True, kw_only=True):
 
 
 class CheckpointCreated(HostAnswer, frozen=True, kw_only=True):
-    """A checkpoint was taken; `commits` maps each WorkTree id to its commit."""
+    """A checkpoint was taken; `commits` maps each WorkTree id to its commit.
+
+    `changedPaths` has the paths that differ from the start of a WorkTree, unless there are too many.
+    """
 
     checkpoint_id: str
     workflow_id: str
     work_id: str
     commits: dict[str, str]
+    changed_paths: dict[str, list[str]] = msgspec.field(default_factory=dict)
 
 
 class CheckpointFailed(HostAnswer, frozen=True, kw_only=True):

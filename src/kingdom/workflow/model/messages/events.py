@@ -56,7 +56,7 @@ class HostLost(DomainEvent, frozen=True, kw_only=True):
 
 
 class HostRunsLeft(DomainEvent, frozen=True, kw_only=True):
-    """Runs of a soldier host are left to be displaced by another transaction: those with ids above `after`."""
+    """Another transaction must displace the remaining runs of a soldier host: those with ids above `after`."""
 
     host: str
     epoch: int

@@ -24,7 +24,7 @@ class RegisteredResource(msgspec.Struct, frozen=True, kw_only=True, rename="came
             raise IllegalTransition(f"{kind} {self.id}", "DELETED", asked, ("create it again",))
 
     def refuse_if_unavailable(self, kind: str, workflow_id: str) -> None:
-        """Refuse a run that wants to use a resource while it is deleted or being deleted."""
+        """Refuse a run that would use a resource that is deleted or being deleted."""
         self.refuse_if_deleted(kind, workflow_id)
         if self.deleting:
             asked = f"workflow {workflow_id} cannot use it while it is being deleted"

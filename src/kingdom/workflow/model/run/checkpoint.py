@@ -10,13 +10,17 @@ from kingdom.workflow.model.run.work import Work
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The commit of each WorkTree after a Work. `definitions` is a digest of this Work and all Works before it."""
+    """The commit of each WorkTree after a Work. `definitions` is a digest of this Work and all Works before it.
+
+    `changed_paths` has the paths that differ from the start of a WorkTree, unless there are too many.
+    """
 
     id: str
     work_id: str
     commits: dict[str, str]
     definitions: str
     created_at: datetime
+    changed_paths: dict[str, list[str]] = {}
 
     def is_valid(self, works: Sequence[Work]) -> bool:
         """Return whether this is the current checkpoint of its Work, and no Work up to this one was redefined."""

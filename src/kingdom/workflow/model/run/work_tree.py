@@ -9,7 +9,7 @@ from kingdom.workflow.model.status import WORK_TREE, StatusMachine, WorkTreeStat
 
 
 class WorkTree(msgspec.Struct, kw_only=True, rename="camel"):
-    """A checkout with its own branch. `attempt` numbers the commands to the host that request checkouts of the run."""
+    """A checkout with its own branch. `attempt` is the number of the command to the host that requested it."""
 
     machine: ClassVar[StatusMachine[Any]] = WORK_TREE
 

@@ -143,7 +143,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
     work_trees: list[WorkTree] = []
     checkpoints: list[Checkpoint] = []
     works_created: int = msgspec.field(name="worksMade", default=0)
-    # How many commands to create checkouts, and to roll them back, the host has got.
+    # How many commands the host has got to create checkouts, and to roll them back.
     preparations: int = 0
     roll_backs: int = 0
     started_at: datetime | None = None
@@ -166,7 +166,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         requester: str = "",
         general: str = "",
     ) -> "Workflow":
-        """Return a new Workflow with a copy of the template. Later changes of the template do not affect it."""
+        """Return a new Workflow with a copy of the template. Later changes of the template do not change this copy."""
         workflow = cls(
             id=workflow_id,
             name=name or template.name,
@@ -246,7 +246,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no answer of the host is missing that could change the status of the run."""
+        """Return whether the host has answered every command whose answer can change the status of the run."""
         rolling = self.resumption is not None and self.resumption.in_flight
         creating = any(tree.status is WorkTreeStatus.CREATING for tree in self.work_trees)
         return not (rolling or creating or any(_is_busy(work) for work in self.works))
@@ -302,7 +302,8 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
 
     def git_ids(self) -> tuple[str, ...]:
         """Return the sorted ids of the registered repositories that the run uses."""
-        return tuple(sorted({ref.git_id for ref in self.all_git_refs()}))
+        lists = (self.git_refs, *(work.definition.git_refs for work in self.works)) if self.works else ()
+        return tuple(sorted({ref.git_id for refs in lists for ref in refs}))
 
     def all_mcp_server_refs(self) -> tuple[McpServerRef, ...]:
         """Return every MCP server reference that a Work uses, without duplicates."""
@@ -321,7 +322,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         return [tree for tree in self.work_trees if tree.is_wanted and tree.ref in refs]
 
     def report_paths_before(self, work: Work) -> Iterator[str]:
-        """Yield the paths of the reports that an agent of this Work may read."""
+        """Yield the paths of the reports that an agent of this Work may read: those of this and of earlier Works."""
         for earlier in self.works[: self.works.index(work) + 1]:
             yield from (task.report.file_path for task in earlier.tasks if task.report.file_path)
 

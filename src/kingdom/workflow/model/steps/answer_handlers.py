@@ -150,7 +150,7 @@ def on_query_responded(step: Step, answer: answers.QueryResponded) -> None:
 
 
 def on_query_failed(step: Step, answer: answers.QueryFailed) -> None:
-    """Fail the Task, or suspend it if the agent can continue later. If it was stopping, the result is unknown."""
+    """Fail the Task, or suspend it if the agent can continue later. The result is UNKNOWN if the agent was stopping."""
     found = target_query(step, answer, QueryStatus.SENT)
     if found is None:
         return
@@ -304,6 +304,7 @@ def on_checkpoint_created(step: Step, answer: answers.CheckpointCreated) -> None
             commits=answer.commits,
             definitions=digest(works),
             created_at=step.at,
+            changed_paths=answer.changed_paths,
         )
     )
     proceed(step)

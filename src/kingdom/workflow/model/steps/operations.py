@@ -187,7 +187,7 @@ def plan_recovery(workflow: Workflow) -> Resumption:
 
 
 def _clear_all_failures(step: Step, resumption: Resumption) -> None:
-    """Reset the failure counts. If the run does not roll back, allow another attempt of what failed."""
+    """Reset the failure counts. If the run does not roll back, allow another attempt of the failed parts."""
     workflow = step.workflow
     for work in workflow.works:
         work.approved = work.approved or work.id == workflow.gate_work_id

@@ -8,7 +8,7 @@ from kingdom.workflow.model.steps.step import Step
 from kingdom.workflow.model.steps.stopping import ask_for_budget, request_stop
 
 _ERROR_LENGTH_MAX = 1_000
-# If an agent has waited so often without an answer of its vendor, a person is asked.
+# If a Task has waited this many times for the vendor without getting an answer, a person is asked.
 _WAITS_MAX = 5
 
 

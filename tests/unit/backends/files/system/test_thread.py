@@ -20,7 +20,7 @@ def thread() -> Iterator[DiskThread]:
     thread.stop()
 
 
-async def test_calls_run_in_one_other_thread_in_the_order_of_their_coming(thread: DiskThread) -> None:
+async def test_calls_run_in_one_other_thread_in_their_order(thread: DiskThread) -> None:
     done: list[tuple[int, str]] = []
     await asyncio.gather(*(thread.run(lambda n=n: done.append((n, threading.current_thread().name))) for n in range(9)))  # type: ignore[misc]
     assert done == [(number, "test_0") for number in range(9)]

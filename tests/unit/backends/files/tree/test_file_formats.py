@@ -52,20 +52,20 @@ def test_the_fast_and_the_full_decoder_read_the_same(envelope: Envelope, ordered
     assert json.loads(bytes(quick[1])) == json.loads(bytes(careful[1]))
 
 
-def test_an_edited_payload_is_read_but_an_edited_position_is_not() -> None:
+def test_an_edited_payload_is_read_but_an_edited_stream_or_key_is_not() -> None:
     event = filed(Envelope(type="Ping", payload={"n": 1}, partition_key="a"), ordered=True)
-    content = event.edited(payload={"n": 2}, colour="red", stream="elsewhere", partitionKey="b")
+    content = event.edited(payload={"n": 2}, color="red", stream="elsewhere", partitionKey="b")
     found, _ = decode_body(event.row, content)
-    assert (found.payload, found.attributes) == ({"n": 2}, {"colour": "red"})
+    assert (found.payload, found.attributes) == ({"n": 2}, {"color": "red"})
     assert (found.stream, found.partition_key) == ("s", "a")
 
 
-@pytest.mark.parametrize("colour", [{}, {"colour": "red"}])
-def test_a_file_that_names_another_event_is_malformed(colour: dict[str, str]) -> None:
+@pytest.mark.parametrize("color", [{}, {"color": "red"}])
+def test_a_file_that_names_another_event_is_malformed(color: dict[str, str]) -> None:
     event = filed(Envelope(type="Ping"))
     other = str(Envelope(type="Ping").event_id)
     with pytest.raises(MalformedEvent, match="restore the eventId"):
-        decode_body(event.row, event.edited(eventId=other, **colour))
+        decode_body(event.row, event.edited(eventId=other, **color))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"eventId": 5}', b"\xff"])

@@ -66,18 +66,18 @@ def test_only_plain_files_of_the_right_name_are_parts_of_the_log_and_days_of_the
     assert layout.archive_files("another") == []
 
 
-def test_ids_of_the_source_documents_stay_as_they_are() -> None:
+def test_documented_ids_are_their_own_file_names() -> None:
     for name in ("evt-github-12345678", "evt-jira-QP-123-20260207100000", "task-20260207-001", "gen-pr"):
         assert file_name(name) == name
 
 
-def test_forms_of_one_letter_stay_apart() -> None:
+def test_two_unicode_forms_of_one_letter_have_different_names() -> None:
     forms = {file_name(unicodedata.normalize(form, "é")) for form in ("NFC", "NFD")}
     assert len(forms) == 2
 
 
 @pytest.mark.parametrize("name", ["..", ".", "../../etc/passwd", "/etc/passwd", "a\x00b", ".hidden", "-rf", "a/b"])
-def test_nothing_leaves_its_directory(name: str) -> None:
+def test_no_id_leads_out_of_its_directory(name: str) -> None:
     path = Path(LAYOUT.record("queue/events/pending", name))
     assert path.parent == Path("/realm/queue/events/pending")
     assert path.resolve().parent == path.parent
@@ -94,7 +94,7 @@ def test_a_directory_name_that_is_too_long_to_be_reversible_is_refused(what: str
         LAYOUT.stream("x" * 300) if what == "stream" else LAYOUT.key_directory("x" * 300)
 
 
-def test_records_and_keys_are_where_the_source_documents_say() -> None:
+def test_records_and_keys_have_their_documented_paths() -> None:
     found = {
         LAYOUT.record("queue/events/pending", "evt-github-1"): "queue/events/pending/evt-github-1.json",
         LAYOUT.record("state/king", "task-seq"): "state/king/task-seq",

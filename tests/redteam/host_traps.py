@@ -15,15 +15,15 @@ from kingdom.workflow.model.run.work import Work
 from tests.integration.soldiers.sources import a_tree, checkpointed, make_source, run
 from tests.redteam.target_host import SECRET, TargetHost, released
 
-Leaving = Callable[[TargetHost], Awaitable[str]]
-LEAVINGS: list[tuple[Leaving, str]] = []
+HostTrap = Callable[[TargetHost], Awaitable[str]]
+HOST_TRAPS: list[tuple[HostTrap, str]] = []
 
 
-def stopped_by(guard: str) -> Callable[[Leaving], Leaving]:
+def stopped_by(guard: str) -> Callable[[HostTrap], HostTrap]:
     """Register an attempt with the defense against it."""
 
-    def noted(lay: Leaving) -> Leaving:
-        LEAVINGS.append((lay, guard))
+    def noted(lay: HostTrap) -> HostTrap:
+        HOST_TRAPS.append((lay, guard))
         return lay
 
     return noted
@@ -57,8 +57,8 @@ async def an_included_configuration(host: TargetHost) -> str:
     return await _work_through(host)
 
 
-@stopped_by("a repository inside is read in a sandbox, and staged with our configuration")
-async def a_repository_with_hooks_and_filters_inside(host: TargetHost) -> str:
+@stopped_by("a nested repository is read in a sandbox, and staged with the configuration of Kingdom")
+async def a_nested_repository_with_hooks_and_filters(host: TargetHost) -> str:
     nested = make_source(host.tree.path / "nested")
     _configure(nested / ".git", host)
     run("config", "core.fsmonitor", _evil(host), cwd=nested)
@@ -69,8 +69,8 @@ async def a_repository_with_hooks_and_filters_inside(host: TargetHost) -> str:
     return await _work_through(host)
 
 
-@stopped_by("a repository inside is read in a sandbox")
-async def a_repository_inside_that_fetches_by_a_program(host: TargetHost) -> str:
+@stopped_by("a nested repository is read in a sandbox")
+async def a_nested_repository_that_fetches_by_a_program(host: TargetHost) -> str:
     nested = make_source(host.tree.path / "nested")
     blob = run("rev-parse", "HEAD:file0.txt", cwd=nested)
     (nested / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
@@ -85,22 +85,22 @@ async def a_repository_inside_that_fetches_by_a_program(host: TargetHost) -> str
     return await _work_through(host)
 
 
-@stopped_by("a repository inside is read in a sandbox that has only the checkout")
-async def a_repository_inside_that_is_a_link(host: TargetHost) -> str:
+@stopped_by("a nested repository is read in a sandbox that has only the checkout")
+async def a_nested_repository_that_is_a_link(host: TargetHost) -> str:
     (host.tree.path / "nested").mkdir()
     (host.tree.path / "nested" / ".git").symlink_to(_private(host) / ".git")
     return await _leaked(host)
 
 
-@stopped_by("a repository inside is read in a sandbox that has only the checkout")
-async def a_repository_inside_that_points_elsewhere(host: TargetHost) -> str:
+@stopped_by("a nested repository is read in a sandbox that has only the checkout")
+async def a_nested_repository_that_points_elsewhere(host: TargetHost) -> str:
     (host.tree.path / "nested").mkdir()
     (host.tree.path / "nested" / ".git").write_text(f"gitdir: {_private(host)}/.git\n")
     return await _leaked(host)
 
 
-@stopped_by("a repository inside is read in a sandbox that has only the checkout")
-async def a_repository_inside_that_borrows_objects(host: TargetHost) -> str:
+@stopped_by("a nested repository is read in a sandbox that has only the checkout")
+async def a_nested_repository_that_borrows_objects(host: TargetHost) -> str:
     private = _private(host)
     nested = host.tree.path / "nested"
     nested.mkdir()
@@ -110,7 +110,7 @@ async def a_repository_inside_that_borrows_objects(host: TargetHost) -> str:
     return await _leaked(host)
 
 
-@stopped_by("a repository inside is looked for without following links")
+@stopped_by("a nested repository is looked for without following links")
 async def a_submodule_that_became_a_link(host: TargetHost) -> str:
     private = _private(host)
     commit = run("rev-parse", "HEAD", cwd=host.source)
@@ -123,7 +123,7 @@ async def a_submodule_that_became_a_link(host: TargetHost) -> str:
     return await _leaked(host)
 
 
-@stopped_by("git is told where its data lies, and the pointer is put right")
+@stopped_by("Kingdom names the git directory and restores the pointer")
 async def a_pointer_of_the_checkout_to_another_repository(host: TargetHost) -> str:
     private = _private(host)
     before = run("rev-parse", "HEAD", cwd=private)
@@ -145,7 +145,7 @@ async def a_file_that_became_a_link_to_a_secret(host: TargetHost) -> str:
     return SECRET if SECRET in shown or host.secret_file.read_text() != SECRET else ""
 
 
-@stopped_by("only a file of its own is read, without waiting")
+@stopped_by("only a regular file is read, and a pipe is not waited for")
 async def pipes_where_files_are_expected(host: TargetHost) -> str:
     os.mkfifo(host.tree.path / "pipe")
     os.mkfifo(host.space / "result.json")
@@ -153,15 +153,15 @@ async def pipes_where_files_are_expected(host: TargetHost) -> str:
     return str(read_result(host.space) or "")
 
 
-@stopped_by("only a file of its own is read")
+@stopped_by("only a regular file is read")
 async def a_result_that_is_a_link_to_a_secret(host: TargetHost) -> str:
     (host.folder / "secret.json").write_text(f'{{"status": "success", "summary": "{SECRET}"}}')
     (host.space / "result.json").symlink_to(host.folder / "secret.json")
     return str(read_result(host.space) or "")
 
 
-@stopped_by("only a file of fair size is read")
-async def a_result_without_end(host: TargetHost) -> str:
+@stopped_by("only a small file is read")
+async def an_endless_result(host: TargetHost) -> str:
     (host.space / "result.json").symlink_to("/dev/zero")
     first = read_result(host.space)
     (host.space / "result.json").unlink()
@@ -183,7 +183,7 @@ async def a_folder_for_reports_that_is_a_link(host: TargetHost) -> str:
     return ", ".join(path.name for path in trap.iterdir())
 
 
-@stopped_by("folders are removed from above, however deep")
+@stopped_by("folders are removed from the top, however deep they are")
 async def folders_too_deep_to_remove(host: TargetHost) -> str:
     place = os.open(host.tree.path, os.O_RDONLY)
     for _ in range(1200):

@@ -1,0 +1,150 @@
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import Message
+
+from kingdom.backends.kafka import KafkaBus, topic_reader
+from kingdom.backends.kafka.topic_reader import TopicReader
+from kingdom.backends.postgres import PostgresBus
+from kingdom.backends.postgres.connection import Call, Connection, Rows
+from kingdom.bus import (
+    Done,
+)
+from kingdom.errors import LeaseLost
+from tests.integration.kafka.counting import (
+    Open,
+    append_and_settle,
+    claim_one,
+    counting,
+    numbers,
+    placed,
+    until_handled,
+)
+from tests.integration.running import at_work, eventually, rows
+from tests.patience import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.usefixtures("courier")
+
+
+async def test_an_earlier_owner_of_a_partition_can_settle_nothing(kafka_bus: Open, bus: PostgresBus) -> None:
+    await bus.publish(placed(0))
+    async with kafka_bus() as zombie, kafka_bus() as successor:
+        delivery = await claim_one(zombie)
+        await rows(bus, "UPDATE kingdom.inbox_partition SET epoch = epoch + 1")
+        async with zombie.transaction(hold=[delivery]) as transaction:
+            assert transaction.held == ()
+        with pytest.raises(LeaseLost):
+            await append_and_settle(zombie, delivery)
+        assert await numbers(successor) == []
+
+
+async def test_an_owner_whose_partition_was_taken_by_a_late_process_takes_it_again(
+    kafka_bus: Open, bus: PostgresBus
+) -> None:
+    async with kafka_bus() as owner, at_work(owner, counting(), "orders"):
+        await bus.publish(placed(0))
+        await until_handled(owner, [0])
+        # As if a process that was stopped while it took the partition went on, though the brokers have replaced it.
+        await rows(bus, "UPDATE kingdom.inbox_partition SET epoch = epoch + 1")
+        await bus.publish(*(placed(number) for number in range(1, 5)))
+        await until_handled(owner, list(range(5)))
+
+
+@pytest.mark.kafka
+async def test_messages_that_a_failed_call_of_the_client_drops_are_read_again(
+    kafka_bus: Open, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive, dropped = TopicReader._receive, list[Message]()
+
+    def fail_once(reader: TopicReader, messages: Sequence[Message]) -> None:
+        if messages and not dropped:
+            dropped.extend(messages)
+            raise RuntimeError("a callback has failed")
+        receive(reader, messages)
+
+    monkeypatch.setattr(TopicReader, "_receive", fail_once)
+    async with kafka_bus() as owner, at_work(owner, counting(), "orders"):
+        await bus.publish(placed(0))
+
+        async def have_been_dropped() -> bool:
+            return bool(dropped)
+
+        await eventually(have_been_dropped)
+        await bus.publish(placed(1))
+        await until_handled(owner, [0, 1])
+
+
+@pytest.mark.kafka
+async def test_a_bus_closes_in_time_though_its_reader_does_not_end(
+    kafka_bus: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, is_reading = threading.Event(), threading.Event()
+
+    def hang(_reader: TopicReader) -> None:
+        is_reading.set()
+        goes_on.wait(PATIENCE_SECONDS)
+
+    monkeypatch.setattr(TopicReader, "_limit_buffer", hang)
+    monkeypatch.setattr(topic_reader, "CLOSED_SECONDS", 0.1)
+    async with asyncio.timeout(PATIENCE_SECONDS / 2):
+        async with kafka_bus() as bus:
+            await bus.claim("orders", 10, "worker")
+            await asyncio.to_thread(is_reading.wait)
+    goes_on.set()
+
+
+async def test_a_partition_is_checked_before_the_changes_of_its_events_are_written(
+    kafka_bus: Open, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bus.publish(placed(0))
+    names, statements, run = {sql: name for name, sql in bus.queries.items()}, list[str](), Connection.run
+
+    async def run_and_note(connection: Connection, *calls: Call) -> list[Rows]:
+        statements.extend(name for sql, _ in calls if (name := names.get(sql)))
+        return await run(connection, *calls)
+
+    async with kafka_bus() as owner:
+        delivery = await claim_one(owner)
+        monkeypatch.setattr(Connection, "run", run_and_note)
+        await append_and_settle(owner, delivery)
+    # An event of a topic has no lease that the statements could check by themselves.
+    assert statements == ["get_record", "begin", "settle_partitions", "insert_record"]
+
+
+@pytest.mark.kafka
+async def test_an_offset_that_is_handled_is_not_handled_again(kafka_bus: Open, bus: PostgresBus) -> None:
+    await bus.publish(placed(0))
+    async with kafka_bus() as owner:
+        delivery = await claim_one(owner)
+        # As if another transaction of the same owner had settled it.
+        await rows(
+            bus, "UPDATE kingdom.inbox_partition SET handled = handled + int8multirange(int8range(NULL, 1000000))"
+        )
+        with pytest.raises(LeaseLost):
+            await append_and_settle(owner, delivery)
+        assert await numbers(owner) == []
+
+
+async def test_the_offset_does_not_move_without_the_changes_of_its_transaction(
+    kafka_bus: Open, bus: PostgresBus
+) -> None:
+    await bus.publish(placed(0))
+    before = "SELECT handled::text AS handled FROM kingdom.inbox_partition ORDER BY partition"
+    async with kafka_bus() as owner:
+        delivery = await claim_one(owner)
+        offsets = await rows(bus, before)
+        with pytest.raises(RuntimeError, match="crash"):
+            await settle_and_crash(owner, delivery)
+        assert await rows(bus, before) == offsets
+        async with owner.transaction() as transaction:
+            await transaction.settle(delivery, Done())
+        assert await rows(bus, before) != offsets
+
+
+async def settle_and_crash(bus: KafkaBus, delivery: Any) -> None:
+    async with bus.transaction(hold=[delivery]) as transaction:
+        await transaction.settle(delivery, Done())
+        raise RuntimeError("crash")
