@@ -176,6 +176,10 @@ class FollowPolicy(PackageSection, frozen=True, kw_only=True):
     checks: RoundLimit = RoundLimit(rounds=3)
     conflicts: RoundLimit = RoundLimit(rounds=2)
     days: Annotated[float, Meta(gt=0, le=365)] = 14
+    # How long a round waits for more news, so that several reviews are one round.
+    debounce_seconds: Annotated[int, Meta(ge=0)] = 30
+    # Text for the agent of each round, such as how to test a change. It is part of the package, so it is trusted.
+    instructions: str = ""
 
 
 class General(PackageSection, frozen=True, kw_only=True):

@@ -16,7 +16,6 @@ from kingdom.court import records
 from kingdom.court.chamberlain.records import KINDS as CHAMBERLAIN_KINDS
 from kingdom.court.chamberlain.retention import store_retention, with_retention
 from kingdom.court.envoy.records import ENVOYS
-from kingdom.court.followups.records import FOLLOWUPS
 from kingdom.court.heartbeat import HEARTBEATS
 from kingdom.court.king.records import KINDS as KING_KINDS
 from kingdom.court.petitions.decision import PETITIONS
@@ -33,7 +32,7 @@ KINDS = (
     *SENTINEL_KINDS,
     *CHAMBERLAIN_KINDS,
     *CREDENTIAL_RECORDS,
-    *(PETITIONS, FOLLOWUPS, ENVOYS, HEARTBEATS, REGISTERS, ACTS, WEB_SERVERS),
+    *(PETITIONS, ENVOYS, HEARTBEATS, REGISTERS, ACTS, WEB_SERVERS),
 )
 
 

@@ -64,6 +64,8 @@ _WORDS: Words = {
         "checks": "Rounds because of failed checks of the last commit that Kingdom pushed.",
         "conflicts": "Rounds because the base branch conflicts with the pull request.",
         "days": "How long a pull request is followed.",
+        "debounce_seconds": "How long a round waits for more news, so that several reviews are one round.",
+        "instructions": "Text that the prompt of each round contains, such as how to test a change.",
     },
     "RoundLimit": {"rounds": "How many rounds may begin; `0` for none."},
     "PetitionRule": {

@@ -9,6 +9,7 @@ import msgspec
 from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordKind, read_document
+from kingdom.court.questions import close_question
 from kingdom.court.records import ENDED
 from kingdom.errors import NotFound
 
@@ -36,6 +37,9 @@ class FollowupMoment(StrEnum):
     """What happened to a followup, as the log names it after `followup.`."""
 
     STARTED = "started"
+    ROUND = "round"
+    ASKED = "asked"
+    ANSWERED = "answered"
     ENDED = "ended"
 
 
@@ -43,7 +47,8 @@ class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id
     """A followed pull request. `assignment_id` and `workflow_id` are those of the newest round.
 
     `head` is the last commit that Kingdom pushed. `failing` are the checks that failed before the last round about
-    checks. `answered` are the events that a round was about. `cost_usd` is the cost of all rounds.
+    checks. `answered` are the events that a round was about, and `waiting` the entries of the King's queue for the next
+    round. `cost_usd` is the cost of all rounds.
     """
 
     id: str
@@ -62,6 +67,7 @@ class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id
     rounds: dict[RoundReason, int] = {}
     failing: tuple[str, ...] = ()
     answered: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
     cost_usd: float = 0.0
     # How often a person has granted the rounds and the budget of the policy again.
     grants: int = 0
@@ -108,9 +114,9 @@ async def load_followup(transaction: Transaction, followup: str) -> tuple[Record
     return found
 
 
-async def save_followup(transaction: Transaction, followup: Followup, record: Record | None) -> Followup:
-    """Store a followup. The end of its time is its due time."""
-    await transaction.put(
+async def save_followup(transaction: Transaction, followup: Followup, record: Record | None) -> Record:
+    """Store a followup, and return its new record. The end of its time is its due time."""
+    return await transaction.put(
         Record(
             kind=FOLLOWUPS.name,
             id=followup.id,
@@ -120,7 +126,6 @@ async def save_followup(transaction: Transaction, followup: Followup, record: Re
             doc=msgspec.to_builtins(followup),
         )
     )
-    return followup
 
 
 async def follow_pull_request(transaction: Transaction, followup: Followup) -> None:
@@ -145,6 +150,8 @@ async def end_followup(
     """End a followup with a reason. A followup that has ended does not change."""
     if followup.is_over:
         return followup
+    if followup.state is FollowupState.WAITING:
+        await close_question(transaction, followup.assignment_id)
     ended = msgspec.structs.replace(followup, state=FollowupState.ENDED, reason=reason, ended_at=at)
     await save_followup(transaction, ended, record)
     await log_followup(transaction, ended, FollowupMoment.ENDED, actor=actor, reason=reason)

@@ -1,11 +1,12 @@
 """Decide whether a round of work on a followed pull request begins. This module does no I/O."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
-from kingdom.court.documents import ExternalEvent
+import msgspec
+
+from kingdom.court.documents import AssignmentStatus, ExternalEvent
 from kingdom.court.followups.records import Followup, RoundReason
 from kingdom.court.package import FollowPolicy
 
@@ -14,12 +15,12 @@ CHECKS_COMPLETED = "github.checks.completed"
 CONFLICT = "github.pr.conflict"
 MERGED = "github.pr.merged"
 CLOSED = "github.pr.closed"
-# How long a round waits for more news, so that several reviews are one round.
-HELD_FOR = timedelta(seconds=30)
 CHANGES_REQUESTED = "changes_requested"
 SUCCESS, FAILURE = "success", "failure"
 _WRITERS = frozenset({"admin", "maintain", "write"})
 _BOT = "[bot]"
+# How many of the newest events a followup remembers as answered.
+_ANSWERED_MAX = 200
 _ENDS = {MERGED: "it was merged", CLOSED: "it was closed without a merge"}
 _SUBJECTS = {
     RoundReason.REVIEW: "reviews",
@@ -101,6 +102,32 @@ def decide_round(followup: Followup, policy: FollowPolicy, waiting: Sequence[Ext
         return AskPerson("; ".join(refusals.values()))
     events = tuple(event for reason in allowed for event in current[reason])
     return StartRound(allowed, events, failing_names(current[RoundReason.CHECKS]))
+
+
+def count_round(followup: Followup, start: StartRound) -> Followup:
+    """Return the followup with a round counted, and with what the round is about."""
+    used = {reason: followup.rounds.get(reason, 0) + (reason in start.reasons) for reason in RoundReason}
+    return msgspec.structs.replace(
+        followup,
+        rounds={reason: count for reason, count in used.items() if count},
+        failing=start.failing if RoundReason.CHECKS in start.reasons else followup.failing,
+        answered=(*followup.answered, *(event.id for event in start.events))[-_ANSWERED_MAX:],
+    )
+
+
+def after_round(followup: Followup, status: AssignmentStatus, reason: str, reasons: Collection[str], head: str) -> str:
+    """Return why a person is asked after a round, or "". `reasons` and `head` are those at its start.
+
+    Nothing else would start another round, since nothing happened to the pull request.
+    """
+    if followup.waiting:
+        return ""
+    if status is AssignmentStatus.FAILED:
+        return f"the last round failed: {reason}"
+    open_reasons = [_SUBJECTS[each] for each in (RoundReason.CHECKS, RoundReason.CONFLICTS) if each in reasons]
+    if open_reasons and followup.head == head:
+        return f"the last round about {' and '.join(open_reasons)} ended without a push"
+    return ""
 
 
 def describe_attempts(followup: Followup) -> str:

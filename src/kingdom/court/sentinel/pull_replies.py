@@ -214,7 +214,7 @@ def _event(
 def _comment(comment: PullComment) -> dict[str, Any]:
     return {
         "id": comment.id,
-        "thread": comment.in_reply_to_id or comment.id,
+        "thread": str(comment.in_reply_to_id or comment.id),
         "path": clean_text(comment.path, URL_MAX),
         "line": comment.line or comment.original_line,
         "side": clean_text(comment.side, NAME_MAX),
