@@ -35,6 +35,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "event": "List and show events from outside systems, send one yourself, and route an event again.",
         "assignment": "List and show what the King assigned to Generals.",
         "petition": "List and show what agents asked for and what was done in outside systems.",
+        "followup": "List, show and stop the pull requests that Kingdom follows until they are merged.",
         "cost": "Show what the work costs by day, General, repository and model, and a forecast.",
         "simulate": "Show what other rules would have decided about past events.",
         "config": "Check the settings file, or print an example.",

@@ -150,7 +150,10 @@ class GithubPullRequest(_GithubBody, frozen=True, kw_only=True):
 
 
 class GithubReply(_GithubThread, frozen=True, kw_only=True):
-    """A reply to a review thread. Only a thread that we opened can be resolved with it."""
+    """A reply to a review thread. Only a thread that we opened can be resolved with it.
+
+    `thread` is the id of the thread, or the number of its first comment.
+    """
 
     needs: ClassVar[tuple[str, ...]] = ("repo", "number", "thread", "body")
     thread: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_=-]+\Z", max_length=200)]

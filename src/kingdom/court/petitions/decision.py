@@ -80,6 +80,8 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     response: dict[str, Any] = {}
     asked_as: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
+    # How long the pull request of this petition is followed; 0 if it is not.
+    follow_days: float = 0.0
 
     @property
     def key(self) -> str:

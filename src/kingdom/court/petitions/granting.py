@@ -169,7 +169,9 @@ async def _find_branch(
     push = stored_body(GithubPush, petition.body)
     own = await find_own_pull_request(transaction, petition.root, push.repo, push.number)
     if own is None:
-        reason = f"{push.target} is not a pull request that this assignment opened, and only these are pushed to"
+        reason = (
+            f"{push.target} is not a pull request that this assignment opened or follows, and only these are pushed to"
+        )
         return RefusalDecision(reason)
     return _PublishedBranch(branch, {"branch": own.branch, "before": own.head})
 

@@ -7,7 +7,7 @@ import msgspec
 
 from kingdom.bus.port import Transaction
 from kingdom.court.documents import Assignment
-from kingdom.court.package import GeneralPolicy
+from kingdom.court.package import FollowPolicy, GeneralPolicy
 from kingdom.court.petitions.approval import request_approval
 from kingdom.court.petitions.bodies import KINDS, AssignmentSubject, read_body
 from kingdom.court.petitions.decision import (
@@ -39,11 +39,13 @@ async def handle_petition(
     channel: str = "",
     today: date | None = None,
     unused_systems: Collection[str] = (),
+    follow: FollowPolicy | None = None,
 ) -> Petition:
     """Store a petition of an agent, decide about it, and grant it if possible. A repeated request is the same petition.
 
     A petition may wait for a person, for earlier petitions, or for the checkpoint of its Work. See
     `grant_waiting_petitions`. A petition to one of the `unused_systems` is refused.
+    A pull request is followed as `follow` says.
     """
     petition = _parse_petition(root, workflow.id, request, at, channel)
     record = await transaction.get(PETITIONS.name, petition.id)
@@ -56,7 +58,8 @@ async def handle_petition(
         return await save_petition(transaction, msgspec.structs.replace(before, asked_as=request_ids), record)
     ahead = [each for each in await petitions_of(transaction, petition.root) if each.id != petition.id]
     number = max((each.number for each in ahead), default=0) + 1
-    petition = msgspec.structs.replace(petition, asked_as=request_ids, number=number)
+    days = follow.days if follow else 0.0
+    petition = msgspec.structs.replace(petition, asked_as=request_ids, number=number, follow_days=days)
     decision = _decide(petition, policy, ahead, unused_systems)
     if isinstance(decision, RefusalDecision):
         return await refuse_petition(transaction, petition, record, decision.reason)
