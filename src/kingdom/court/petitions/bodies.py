@@ -11,6 +11,8 @@ from kingdom.errors import MalformedEvent
 from kingdom.workflow.model.resources.git import REPOSITORY
 
 PULL_REQUEST, PUSH = "github.pull_request", "github.push"
+# The petitions that publish a commit of the run.
+WITH_COMMIT = (PULL_REQUEST, PUSH)
 _Repo = Annotated[str, Meta(pattern=rf"\A(|{REPOSITORY})\Z")]
 _Number = Annotated[int, Meta(ge=0, le=2**31)]
 _Key = Annotated[str, Meta(pattern=r"\A(|[A-Z][A-Z0-9_]*-[1-9][0-9]*)\Z", max_length=80)]

@@ -13,7 +13,7 @@ from kingdom.court.package import GeneralPolicy
 from kingdom.court.petitions.approval import apply_answer, request_approval
 from kingdom.court.petitions.bodies import (
     PULL_REQUEST,
-    PUSH,
+    WITH_COMMIT,
     GithubPullRequest,
     GithubPush,
     SlackMessage,
@@ -34,8 +34,6 @@ from kingdom.court.streams import PetitionGranted, petition_granted
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WORKFLOW
 
-# The petitions that publish a commit of the run.
-WITH_COMMIT = (PULL_REQUEST, PUSH)
 # How many protected paths a question shows.
 _SHOWN_PATHS_MAX = 20
 _SLACK_MESSAGE = "slack.message"

@@ -9,7 +9,7 @@ from kingdom.bus.port import Transaction
 from kingdom.court.documents import Assignment
 from kingdom.court.package import GeneralPolicy
 from kingdom.court.petitions.approval import request_approval
-from kingdom.court.petitions.bodies import KINDS, AssignmentSubject, read_body
+from kingdom.court.petitions.bodies import KINDS, WITH_COMMIT, AssignmentSubject, read_body
 from kingdom.court.petitions.decision import (
     COUNTED,
     PETITIONS,
@@ -20,7 +20,7 @@ from kingdom.court.petitions.decision import (
     decide_petition,
     petition_id_of,
 )
-from kingdom.court.petitions.granting import WITH_COMMIT, ApprovalTerms, grant_petition, with_branches
+from kingdom.court.petitions.granting import ApprovalTerms, grant_petition, with_branches
 from kingdom.court.petitions.records import petitions_of, read_petition, refuse_petition, save_petition
 from kingdom.court.streams import petitions_due
 from kingdom.errors import MalformedEvent
