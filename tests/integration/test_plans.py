@@ -38,8 +38,7 @@ from kingdom.bus.outcome import AnyOutcome, Release
 from kingdom.clock import utc_now
 
 EVENTS = 60_000
-# No lease expires by itself.
-LEASE = timedelta(hours=1)
+LEASE = timedelta(hours=1)  # no lease expires by itself
 STREAMS = [Stream(name="stream-0", lease=LEASE), Stream(name="line", lease=LEASE, ordered=True, on_dead="skip")]
 INDEXES = ("owner", "shop", "city")
 THINGS = RecordKind(
@@ -296,8 +295,7 @@ CASES = {
     "publish": Case(publishing("stream-0", 50, chosen=True), 900, {ONCE}),
     "publish_fresh": Case(publishing("stream-0", 50), 900, set()),
     "publish_one": Case(publishing("stream-0", 1, chosen=True), 60, {ONCE}),
-    # The first insert of a connection also looks for pages with free space. The next ones touch 8 buffers.
-    "publish_one_fresh": Case(publishing("stream-0", 1), 200, set()),
+    "publish_one_fresh": Case(publishing("stream-0", 1), 200, set()),  # the first insert looks for free pages, later 8
     "publish_ordered": Case(publishing("line", 50), 1500, {ONCE, KEY}),
     "withdraw_known": Case(publish_given, 500, {ONCE, GIVEN}),
     "promote_fronts": Case(publish_given, 30, {EVENT, LINE_INDEX}),
