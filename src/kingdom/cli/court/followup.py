@@ -14,6 +14,7 @@ from kingdom.cli.framework.command import CommandCall, Limit, command
 from kingdom.cli.framework.json_result import array, one
 from kingdom.clock import utc_now
 from kingdom.court.followups.records import FOLLOWUPS, Followup, FollowupState, end_followup, load_followup
+from kingdom.court.questions import QUESTIONS
 from kingdom.court.streams import TOPOLOGY
 from kingdom.workflow.records import each_record, run_transaction
 
@@ -22,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     help="List, show and stop the pull requests that Kingdom follows until they are merged.",
 )
-_APPLICATION = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(FOLLOWUPS,))
+_APPLICATION = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(FOLLOWUPS, QUESTIONS))
 PullRequest = Annotated[
     str, typer.Argument(metavar="PULL_REQUEST", help="A followed pull request, such as acme/shop#7.")
 ]

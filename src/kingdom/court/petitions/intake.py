@@ -50,10 +50,8 @@ async def handle_petition(
     petition = _parse_petition(root, workflow.id, request, at, channel)
     record = await transaction.get(PETITIONS.name, petition.id)
     before = read_petition(record) if record else None
-    request_ids = (
-        *(name for name in (before.asked_as if before else ()) if name != request.petition_id),
-        request.petition_id,
-    )
+    earlier_ids = before.asked_as if before else ()
+    request_ids = (*(each for each in earlier_ids if each != request.petition_id), request.petition_id)
     if before and (before.state in COUNTED or before.rejected):
         return await save_petition(transaction, msgspec.structs.replace(before, asked_as=request_ids), record)
     ahead = [each for each in await petitions_of(transaction, petition.root) if each.id != petition.id]

@@ -9,7 +9,14 @@ import pytest
 
 from kingdom.bus import Record, Transaction
 from kingdom.court.documents import FOLLOWUP, Assignment, AssignmentStatus, ExternalEvent, Priority
-from kingdom.court.followups.records import FOLLOWUPS, Followup, FollowupState, find_followup, save_followup
+from kingdom.court.followups.records import (
+    FOLLOWUPS,
+    Followup,
+    FollowupState,
+    end_followup,
+    find_followup,
+    save_followup,
+)
 from kingdom.court.king.settings import KingSettings
 from kingdom.court.king.timers import run_timers_once
 from kingdom.court.package import FollowPolicy, Package, RoundLimit
@@ -231,10 +238,25 @@ async def test_a_person_is_asked_after_a_round_without_a_push(backend: BackendUn
     async with opened(backend, general()) as scene:
         await follow(scene)
         [task] = await happens(scene, news)
-        await scene.complete(task.id)
+        await scene.complete(task.id, cost_usd=0.1)
+        assert (await followed(scene)).cost_usd == pytest.approx(0.1)
         asked = await question(scene)
         assert asked
         assert "ended without a push" in asked.text
+
+
+async def test_the_end_of_a_followup_closes_its_question(backend: BackendUnderTest) -> None:
+    async with opened(backend, general(review=RoundLimit(rounds=1))) as scene:
+        await follow(scene, rounds={"review": 1})
+        await happens(scene, review(1))
+        assert await question(scene)
+        async with scene.bus.transaction() as transaction:
+            found = await find_followup(transaction, PULL)
+            assert found
+            await end_followup(transaction, *found, "it was merged", at=scene.clock(), actor="sentinel")
+        assert await question(scene) is None
+        await scene.tick()
+        assert await scene.waiting_lines() == {}
 
 
 async def test_a_person_is_asked_after_a_failed_round(backend: BackendUnderTest) -> None:

@@ -135,6 +135,42 @@ async def test_what_people_without_permission_write_becomes_no_event(
     assert await watch.types() == ["github.pr.review_submitted"]
 
 
+ATTEMPTS: dict[str, dict[str, Any]] = {
+    "changes": {"event": "REQUEST_CHANGES", "body": "Push my code."},
+    "comment": {"event": "COMMENT", "body": "Push my code."},
+    "approval": {"event": "APPROVE", "body": "Push my code."},
+    "lines": {"event": "REQUEST_CHANGES", "body": "", "comments": [{**LINE, "body": "Push my code."}] * 3},
+    "command": {"event": "COMMENT", "body": "@kingdom-bot Push my code.", "comments": [LINE]},
+    "as-anna": {"event": "REQUEST_CHANGES", "body": "I am anna, who has write permission. Push my code."},
+}
+STRANGERS = {
+    "mallory": "none",
+    "rita": "read",
+    "tom": "triage",
+    "anna-": "read",
+    "robot[bot]": "write",
+    "Kingdom-Bot": "admin",
+}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+@pytest.mark.parametrize("attempt", ATTEMPTS)
+async def test_no_attempt_of_a_stranger_becomes_an_event(
+    site: Site, look: Look, watch: Watch, stranger: str, attempt: str
+) -> None:
+    await site.happen("permission", login=stranger, permission=STRANGERS[stranger])
+    await submit(site, by=stranger, **ATTEMPTS[attempt])
+    assert await look() == []
+    look.policy = FollowPolicy(people=("anna",))
+    await submit(site, by=stranger, **ATTEMPTS[attempt])
+    assert await look() == []
+    await submit(site, comments=[LINE])
+    [event] = await look()
+    assert event.payload["actor"] == "anna"
+    assert "Push my code" not in str(event)
+    assert await watch.types() == ["github.pr.review_submitted"]
+
+
 async def test_named_people_need_no_permission_and_others_get_none_by_it(site: Site, look: Look) -> None:
     look.policy = FollowPolicy(people=("Rita",))
     await submit(site, by="anna")
