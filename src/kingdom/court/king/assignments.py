@@ -71,7 +71,11 @@ def with_current_limit(quota: Quota, now: datetime, context: KingContext) -> Quo
 async def create_assignment(
     transaction: Transaction, record: Record, now: datetime, context: KingContext
 ) -> Assignment | None:
-    """Create the assignment of a waiting entry, and end the entry. Return None if its event is gone or invalid."""
+    """Create the assignment of a waiting entry, and end the entry. An answer resumes the assignment that asked.
+
+    Return None if there is nothing to create: the event is gone or invalid, or the assignment that asked is gone or has
+    ended.
+    """
     entry = read_entry(record)
     await end_entry(transaction, record)
     event_record = await transaction.get(EVENTS.name, entry.event_id)
