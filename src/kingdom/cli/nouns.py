@@ -76,7 +76,7 @@ NOUNS: tuple[str, ...] = tuple(name for name in WORDS if name not in ALIASES)
 
 
 def expand_alias(words: list[str]) -> tuple[list[str], str]:
-    """Return the words of the command that an alias or a former name stands for, and a note that says so."""
+    """Return the words of the command that an alias or a former name stands for, and a note that names both."""
     for short, full in (*(((alias,), full) for alias, full in ALIASES.items()), *FORMER_NAMES.items()):
         if tuple(words[: len(short)]) == short:
             note = f"`kingdom {' '.join(short)}` is short for `kingdom {' '.join(full)}`."
