@@ -1,6 +1,6 @@
 """Look at the followed pull requests on GitHub. A webhook only makes a look happen now; the look reads the facts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -52,6 +52,8 @@ _COMPLETED, _PENDING = "completed", "pending"
 _log = structlog.get_logger("kingdom.court.sentinel")
 # Returns how a General follows its pull requests now, or None if it does not.
 FollowPolicies = Callable[[str], FollowPolicy | None]
+# Returns a token that may read the pull requests of a repository.
+LookTokens = Callable[[str], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ async def look_at_followed_pulls(
     bus: Bus,
     session: aiohttp.ClientSession,
     settings: GitHubSettings,
+    tokens: LookTokens,
     policies: FollowPolicies,
     clock: Callable[[], datetime] = utc_now,
 ) -> int:
@@ -84,8 +87,9 @@ async def look_at_followed_pulls(
         policy = policies(due.followup.general)
         if policy is None:
             continue
-        api = PullApi(session, settings, due.followup, due.look.etags)
         try:
+            token = await tokens(due.followup.repo)
+            api = PullApi(session, settings.api_url, token, due.followup, due.look.etags)
             found = await _look(api, due, policy, settings, now)
         except KingdomError as error:
             # One pull request that cannot be read must not stop the others.

@@ -11,7 +11,6 @@ from kingdom.court.followups.records import Followup
 from kingdom.court.remote_http import HttpReply, github_headers, next_page
 from kingdom.court.sentinel.http_requests import send_request
 from kingdom.court.sentinel.pull_replies import LOG_BYTES_MAX, CheckDetails, CheckRun, PullComment, clean_log
-from kingdom.court.sentinel.settings import GitHubSettings
 from kingdom.court.sentinel.untrusted import TITLE_MAX, clean_text, convert_untrusted
 from kingdom.errors import Transient
 
@@ -28,11 +27,11 @@ class PullApi:
     """The requests about one followed pull request. `etags` are from earlier replies, by the name of the request."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, settings: GitHubSettings, followup: Followup, etags: Mapping[str, str]
+        self, session: aiohttp.ClientSession, url: str, token: str, followup: Followup, etags: Mapping[str, str]
     ) -> None:
         self._session = session
-        self._headers = github_headers(settings.token)
-        self._root = settings.api_url.rstrip("/")
+        self._headers = github_headers(token)
+        self._root = url.rstrip("/")
         self._repository = f"{self._root}/repos/{followup.repo}"
         self._pull = f"{self._repository}/pulls/{followup.number}"
         self.etags = dict(etags)
