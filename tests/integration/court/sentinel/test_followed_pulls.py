@@ -360,9 +360,36 @@ async def test_a_webhook_makes_a_look_due_and_reports_nothing_itself(site: Site,
     assert await look() == []
 
 
-async def test_an_unreachable_site_loses_nothing(site: Site, look: Look) -> None:
-    await submit(site)
-    await site.faults({"kind": "refuse", "status": 502, "path": "*/status"})
-    assert await look() == []
+@pytest.mark.parametrize(
+    ("path", "late"),
+    [
+        ("*/reviews", "github.pr.review_submitted"),
+        ("*/comments", "github.pr.review_submitted"),
+        ("*/permission", "github.pr.review_submitted"),
+        ("*/check-suites", "github.checks.completed"),
+        ("*/check-runs", "github.checks.completed"),
+        ("*/status", "github.checks.completed"),
+        ("*/pulls/1", ""),
+    ],
+)
+async def test_a_part_that_cannot_be_read_is_read_by_the_next_look_and_the_others_at_once(
+    site: Site, look: Look, watch: Watch, path: str, late: str
+) -> None:
+    everything = {"github.checks.completed", "github.pr.review_submitted"}
+    await submit(site, comments=[LINE])
+    await site.happen("check", number=1, name="unit", conclusion="success")
+    await site.faults({"kind": "refuse", "status": 502, "path": path})
+    assert {event.type for event in await look()} == everything - {late}
+    async with watch.bus.transaction() as transaction:
+        stored = await transaction.get(LOOKS.name, f"{REPOSITORY}#1")
+    assert stored
+    assert "502" in stored.doc["problem"]
+    assert [event.type for event in await look()] == [late] * bool(late)
+
+
+async def test_a_failed_check_behind_a_hundred_others_counts(site: Site, look: Look) -> None:
+    for number in range(101):
+        conclusion = "failure" if number == 0 else "success"
+        await site.happen("check", number=1, name=f"check-{number:03}", conclusion=conclusion)
     [event] = await look()
-    assert event.type == "github.pr.review_submitted"
+    assert [failed["name"] for failed in event.payload["failing"]] == ["check-000"]
