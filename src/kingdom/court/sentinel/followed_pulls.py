@@ -1,6 +1,6 @@
 """Look at the followed pull requests on GitHub. A webhook only makes a look happen now; the look reads the facts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -26,9 +26,10 @@ from kingdom.court.followups.records import (
 from kingdom.court.followups.rules import end_reason, is_permitted
 from kingdom.court.package import FollowPolicy
 from kingdom.court.records import CURRENT, ENDED, receive_event
-from kingdom.court.sentinel.pull_api import PullApi, convert_all, field_of
+from kingdom.court.sentinel.pull_api import PullApi, convert_all
 from kingdom.court.sentinel.pull_replies import (
     FAILED,
+    CheckRun,
     CheckSuite,
     CommitStatus,
     FollowedPull,
@@ -52,6 +53,8 @@ _COMPLETED, _PENDING = "completed", "pending"
 _log = structlog.get_logger("kingdom.court.sentinel")
 # Returns how a General follows its pull requests now, or None if it does not.
 FollowPolicies = Callable[[str], FollowPolicy | None]
+# Returns a token that may read the pull requests of a repository.
+LookTokens = Callable[[str], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ async def look_at_followed_pulls(
     bus: Bus,
     session: aiohttp.ClientSession,
     settings: GitHubSettings,
+    tokens: LookTokens,
     policies: FollowPolicies,
     clock: Callable[[], datetime] = utc_now,
 ) -> int:
@@ -84,16 +88,14 @@ async def look_at_followed_pulls(
         policy = policies(due.followup.general)
         if policy is None:
             continue
-        api = PullApi(session, settings, due.followup, due.look.etags)
         try:
-            found = await _look(api, due, policy, settings, now)
-        except KingdomError as error:
-            # One pull request that cannot be read must not stop the others.
+            token = await tokens(due.followup.repo)
+        except Transient as error:
+            found = _Findings([], msgspec.structs.replace(due.look, problem=str(error)))
             _log.warning("pull_request_not_read", pull_request=due.followup.id, reason=str(error))
-            if isinstance(error, Transient) and error.after:
-                # GitHub limits all requests.
-                raise
-            continue
+        else:
+            api = PullApi(session, settings.api_url, token, due.followup, due.look.etags)
+            found = await _look(api, due, policy, settings, now)
         again_at = now + _RECHECK_AFTER if found.is_incomplete else None
         received += await run_transaction(bus, partial(_store, due.followup.id, found, settings, again_at))
     return received
@@ -177,26 +179,62 @@ async def _followed(transaction: Transaction) -> list[Record]:
 async def _look(
     api: PullApi, due: _DueLook, policy: FollowPolicy, settings: GitHubSettings, now: datetime
 ) -> _Findings:
-    """Read a pull request with four requests. Only what changed since the last look is read further."""
-    followup, look = due.followup, due.look
-    events: list[ExternalEvent] = []
-    is_incomplete = False
+    """Read a pull request with four requests. Only what changed since the last look is read further.
+
+    A part that cannot be read does not stop the other parts. The next look reads it again.
+    """
+    followup = due.followup
+    found = _Findings([], msgspec.structs.replace(due.look, problem=""))
+    parts = (
+        partial(_look_at_state, api, followup, found, now),
+        partial(_look_at_reviews, api, followup, policy, settings, found, now),
+        partial(_look_at_checks, api, followup, found, now),
+    )
+    problems = []
+    for part in parts:
+        etags = api.etags.copy()
+        try:
+            await part()
+        except KingdomError as error:
+            if isinstance(error, Transient) and error.after:
+                # GitHub limits all requests.
+                raise
+            _log.warning("pull_request_not_read", pull_request=followup.id, reason=str(error))
+            problems.append(str(error))
+            api.etags = etags
+    found.look = msgspec.structs.replace(found.look, etags=api.etags, problem="; ".join(problems))
+    return found
+
+
+async def _look_at_state(api: PullApi, followup: Followup, found: _Findings, now: datetime) -> None:
+    """Add the events of a merge, a close and a conflict."""
     document = await api.pull()
-    if document is not None:
-        pull = convert_untrusted(document, FollowedPull)
-        is_incomplete = pull.state == "open" and pull.mergeable is None
-        events += state_events(followup, pull, now)
-        if pull.head.sha != look.head:
-            # The tags of checks belong to the earlier head.
-            api.etags = {name: tag for name, tag in api.etags.items() if name not in ("suites", "status")}
-            look = PullLook(head=pull.head.sha, seen=look.seen)
+    if document is None:
+        return
+    pull = convert_untrusted(document, FollowedPull)
+    found.is_incomplete = pull.state == "open" and pull.mergeable is None
+    found.events += state_events(followup, pull, now)
+    if pull.head.sha != found.look.head:
+        # The tags of checks belong to the earlier head.
+        api.etags = {name: tag for name, tag in api.etags.items() if name not in ("suites", "status")}
+        found.look = PullLook(head=pull.head.sha, seen=found.look.seen)
+
+
+async def _look_at_reviews(
+    api: PullApi,
+    followup: Followup,
+    policy: FollowPolicy,
+    settings: GitHubSettings,
+    found: _Findings,
+    now: datetime,
+) -> None:
+    """Add the events of new reviews."""
     reviews = await api.reviews()
     if reviews is not None:
-        news = [each for each in convert_all(reviews, PullReview) if each.is_submitted and each.id not in look.seen]
-        events += await _review_events(api, followup, policy, settings, news, now)
-        look = msgspec.structs.replace(look, seen=(*look.seen, *(each.id for each in news)))
-    look, checks = await _look_at_checks(api, followup, look, now)
-    return _Findings([*events, *checks], msgspec.structs.replace(look, etags=api.etags), is_incomplete)
+        seen = found.look.seen
+        news = [each for each in convert_all(reviews, PullReview) if each.is_submitted and each.id not in seen]
+        found.events += await _review_events(api, followup, policy, settings, news, now)
+        found.look = msgspec.structs.replace(found.look, seen=(*seen, *(each.id for each in news)))
 
 
 async def _review_events(
@@ -225,32 +263,34 @@ async def _review_events(
     return [review_event(followup, review, comments, now) for review in permitted]
 
 
-async def _look_at_checks(
-    api: PullApi, followup: Followup, look: PullLook, now: datetime
-) -> tuple[PullLook, list[ExternalEvent]]:
-    """Return the event of the checks of the head once all of them have ended."""
-    suites, status = await api.suites(look.head), await api.status(look.head)
+async def _look_at_checks(api: PullApi, followup: Followup, found: _Findings, now: datetime) -> None:
+    """Add the event of the checks of the head once all of them have ended."""
+    look = found.look
+    suites, statuses = await api.suites(look.head), await api.statuses(look.head)
     if suites is not None:
-        used = [each for each in convert_all(field_of(suites, "check_suites"), CheckSuite) if each.has_runs]
+        used = [each for each in convert_all(suites, CheckSuite) if each.has_runs]
         unfinished = sum(each.status != _COMPLETED for each in used)
         look = msgspec.structs.replace(look, suites=len(used), open_suites=unfinished)
-    if status is not None:
-        statuses = convert_all(field_of(status, "statuses"), CommitStatus)
-        pending = sum(each.state == _PENDING for each in statuses)
+    if statuses is not None:
+        pending = sum(each.state == _PENDING for each in convert_all(statuses, CommitStatus))
         look = msgspec.structs.replace(look, statuses=len(statuses), open_statuses=pending)
     has_checks = look.suites or look.statuses
-    if (suites is None and status is None) or not has_checks or look.open_suites or look.open_statuses:
-        return look, []
-    runs = await api.check_runs(look.head) if look.suites else []
-    if any(run.conclusion is None for run in runs):
-        return look, []
+    if (suites is not None or statuses is not None) and has_checks and not (look.open_suites or look.open_statuses):
+        runs = await api.check_runs(look.head) if look.suites else []
+        if all(run.conclusion is not None for run in runs):
+            found.events += await _checks_events(api, followup, look, runs, statuses, now)
+    found.look = look
+
+
+async def _checks_events(
+    api: PullApi, followup: Followup, look: PullLook, runs: Sequence[CheckRun], statuses: Any, now: datetime
+) -> list[ExternalEvent]:
     details = await api.check_details([run for run in runs if run.conclusion in FAILED])
-    if status is None and look.statuses:
+    if statuses is None and look.statuses:
         api.etags.pop("status", None)
-        status = await api.status(look.head)
-    statuses = convert_all(field_of(status, "statuses"), CommitStatus)
-    event = checks_event(followup, look.head, runs, statuses, details, now)
-    return look, [event] if event else []
+        statuses = await api.statuses(look.head)
+    event = checks_event(followup, look.head, runs, convert_all(statuses or (), CommitStatus), details, now)
+    return [event] if event else []
 
 
 async def _store(

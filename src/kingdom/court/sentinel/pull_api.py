@@ -11,7 +11,6 @@ from kingdom.court.followups.records import Followup
 from kingdom.court.remote_http import HttpReply, github_headers, next_page
 from kingdom.court.sentinel.http_requests import send_request
 from kingdom.court.sentinel.pull_replies import LOG_BYTES_MAX, CheckDetails, CheckRun, PullComment, clean_log
-from kingdom.court.sentinel.settings import GitHubSettings
 from kingdom.court.sentinel.untrusted import TITLE_MAX, clean_text, convert_untrusted
 from kingdom.errors import Transient
 
@@ -28,11 +27,11 @@ class PullApi:
     """The requests about one followed pull request. `etags` are from earlier replies, by the name of the request."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, settings: GitHubSettings, followup: Followup, etags: Mapping[str, str]
+        self, session: aiohttp.ClientSession, url: str, token: str, followup: Followup, etags: Mapping[str, str]
     ) -> None:
         self._session = session
-        self._headers = github_headers(settings.token)
-        self._root = settings.api_url.rstrip("/")
+        self._headers = github_headers(token)
+        self._root = url.rstrip("/")
         self._repository = f"{self._root}/repos/{followup.repo}"
         self._pull = f"{self._repository}/pulls/{followup.number}"
         self.etags = dict(etags)
@@ -43,25 +42,25 @@ class PullApi:
 
     async def reviews(self) -> Any:
         """Return all reviews, or None if they have not changed."""
-        return await self._changed("reviews", f"{self._pull}/reviews", listed=True)
+        return await self._changed("reviews", f"{self._pull}/reviews", field="")
 
     async def suites(self, commit: str) -> Any:
-        """Return the suites of a commit, or None if they have not changed."""
-        return await self._changed("suites", f"{self._repository}/commits/{commit}/check-suites")
+        """Return all suites of a commit, or None if they have not changed."""
+        return await self._changed("suites", f"{self._repository}/commits/{commit}/check-suites", field="check_suites")
 
-    async def status(self, commit: str) -> Any:
-        """Return the combined status of a commit, or None if it has not changed."""
-        return await self._changed("status", f"{self._repository}/commits/{commit}/status")
+    async def statuses(self, commit: str) -> Any:
+        """Return the newest status of each context of a commit, or None if they have not changed."""
+        return await self._changed("status", f"{self._repository}/commits/{commit}/status", field="statuses")
 
     async def comments(self) -> list[PullComment]:
         """Return all comments on lines."""
         reply = await self._ask(f"{self._pull}/comments", _PAGE)
-        return convert_all(await self._all_pages(reply), PullComment)
+        return convert_all(await self._all_pages(reply, ""), PullComment)
 
     async def check_runs(self, commit: str) -> list[CheckRun]:
         """Return the newest run of each check of a commit."""
         reply = await self._ask(f"{self._repository}/commits/{commit}/check-runs", _PAGE)
-        return convert_all(field_of(reply.body, "check_runs"), CheckRun)
+        return convert_all(await self._all_pages(reply, "check_runs"), CheckRun)
 
     async def permission(self, login: str) -> str:
         """Return the permission of a person in the repository, such as `write`."""
@@ -106,19 +105,21 @@ class PullApi:
         except (aiohttp.ClientError, TimeoutError, OSError):
             return ""
 
-    async def _changed(self, name: str, url: str, *, listed: bool = False) -> Any:
+    async def _changed(self, name: str, url: str, *, field: str | None = None) -> Any:
+        """Return a document, or a list that is in a field of its pages ("" if they are the list). None is no change."""
         known = self.etags.get(name, "")
         reply = await self._ask(url, _PAGE if name != "pull" else None, {"If-None-Match": known} if known else {})
         if reply.is_unchanged:
             return None
         # A change on a later page does not change the tag of the first one.
         self.etags[name] = "" if next_page(reply, self._root) else reply.headers.get("ETag", "")
-        return await self._all_pages(reply) if listed else reply.body
+        return reply.body if field is None else await self._all_pages(reply, field)
 
-    async def _all_pages(self, reply: HttpReply) -> list[Any]:
+    async def _all_pages(self, reply: HttpReply, field: str) -> list[Any]:
         items: list[Any] = []
         for _ in range(_PAGES_MAX):
-            items += reply.body if isinstance(reply.body, list) else []
+            page = reply.body.get(field) if field and isinstance(reply.body, dict) else reply.body
+            items += page if isinstance(page, list) else []
             following = next_page(reply, self._root)
             if following is None:
                 return items
@@ -133,12 +134,6 @@ class PullApi:
         if reply is None:
             raise Transient("GitHub did not answer")
         return reply
-
-
-def field_of(body: Any, name: str) -> list[Any]:
-    """Return the list in a field of a reply."""
-    found = body.get(name) if isinstance(body, dict) else None
-    return found if isinstance(found, list) else []
 
 
 def convert_all(documents: Sequence[Any], kind: type[_T]) -> list[_T]:

@@ -69,7 +69,8 @@ class KnownTicket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class PullLook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the last look at a followed pull request found. `etags` are of its requests, and `seen` its reviews.
 
-    `suites` and `statuses` count what reports about the commit `head`, and the other two what has not ended.
+    `suites` and `statuses` count what reports about the commit `head`, and the other two what has not ended. `problem`
+    is why a part of the pull request could not be read.
     """
 
     head: str = ""
@@ -79,6 +80,7 @@ class PullLook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     open_suites: int = 0
     statuses: int = 0
     open_statuses: int = 0
+    problem: str = ""
 
 
 class IntakeResult(StrEnum):

@@ -13,7 +13,7 @@ import structlog
 from kingdom.bus.port import Bus
 from kingdom.bus.retry import RetryPolicy
 from kingdom.clock import utc_now
-from kingdom.court.sentinel.followed_pulls import FollowPolicies, look_at_followed_pulls
+from kingdom.court.sentinel.followed_pulls import FollowPolicies, LookTokens, look_at_followed_pulls
 from kingdom.court.sentinel.github_poll import poll_github
 from kingdom.court.sentinel.http_requests import TIMEOUT, PollResult
 from kingdom.court.sentinel.jira_poll import poll_jira
@@ -30,19 +30,24 @@ _log = structlog.get_logger("kingdom.court.sentinel")
 
 
 class Sentinel:
-    """Runs until stopped. Even if several Sentinels run, each activity becomes one event."""
+    """Runs until stopped. Even if several Sentinels run, each activity becomes one event.
+
+    Without `tokens`, it does not look at followed pull requests.
+    """
 
     def __init__(
         self,
         bus: Bus,
         settings: SentinelSettings,
         *,
+        tokens: LookTokens | None = None,
         policies: FollowPolicies = lambda _: None,
         clock: Callable[[], datetime] = utc_now,
         backoff: RetryPolicy = _BACKOFF,
     ) -> None:
         self._bus = bus
         self._settings = settings
+        self._tokens = tokens
         self._policies = policies
         self._clock = clock
         self._backoff = backoff
@@ -76,16 +81,20 @@ class Sentinel:
         if github and github.token:
             poll = partial(poll_github, self._bus, session, github, self._clock)
             watches.append(self._repeat("github", partial(_poll_and_log, "github", poll)))
-            watches.append(self._repeat("followups", partial(self._look_at_followed_pulls, session, github)))
+        if github and self._tokens:
+            look = partial(self._look_at_followed_pulls, session, github, self._tokens)
+            watches.append(self._repeat("followups", look))
         if jira := self._settings.jira:
             poll = partial(poll_jira, self._bus, session, jira, self._clock)
             watches.append(self._repeat("jira", partial(_poll_and_log, "jira", poll)))
         return watches
 
-    async def _look_at_followed_pulls(self, session: aiohttp.ClientSession, github: GitHubSettings) -> timedelta:
+    async def _look_at_followed_pulls(
+        self, session: aiohttp.ClientSession, github: GitHubSettings, tokens: LookTokens
+    ) -> timedelta:
         """Look at the followed pull requests that are due, then wait for a hint or for the next time to look."""
         self._hinted.clear()
-        await look_at_followed_pulls(self._bus, session, github, self._policies, self._clock)
+        await look_at_followed_pulls(self._bus, session, github, tokens, self._policies, self._clock)
         with suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_FOR_DUE_EVERY.total_seconds()):
                 await self._hinted.wait()

@@ -11,12 +11,16 @@ from kingdom.clock import utc_now
 from kingdom.court.documents import ExternalEvent
 from kingdom.court.followups.records import Followup, end_followup, follow_pull_request, load_followup
 from kingdom.court.package import FollowPolicy
-from kingdom.court.sentinel.followed_pulls import look_at_followed_pulls
+from kingdom.court.petitions.github_access import APP_PERMISSIONS, LOOK_PERMISSIONS, AppInstallation, TokenScope
+from kingdom.court.petitions.http_api import NotAuthorized
+from kingdom.court.sentinel.followed_pulls import LookTokens, look_at_followed_pulls
 from kingdom.court.sentinel.receiver import PATH
 from kingdom.court.sentinel.records import LOOKS
+from kingdom.court.sentinel.settings import GitHubAppSettings
 from tests.integration.court.sentinel.scene import Watch, github_settings
 from tests.integration.court.sentinel.test_both import delivered
-from tests.integration.standins.github import REPOSITORY, SECRET, Site
+from tests.integration.standins.github import REPOSITORY, SECRET, TOKEN, Site
+from tests.integration.standins.github_app import APP, app_key, install
 
 FILES = [{"filename": "fin.py", "patch": "@@ -1,2 +1,3 @@\n one\n+two\n three"}]
 LINE = {"path": "fin.py", "line": 2, "body": "Why two?"}
@@ -34,6 +38,7 @@ class Look:
         self.now = utc_now()
         self.requests: list[tuple[str, int]] = []
         self.policy: FollowPolicy | None = FollowPolicy()
+        self.tokens: LookTokens = user_token
 
     async def __call__(self, *, later: timedelta = HOUR, **settings: Any) -> list[ExternalEvent]:
         """Look after a time, and return the new events."""
@@ -48,12 +53,21 @@ class Look:
         trace.on_request_end.append(count)
         async with aiohttp.ClientSession(trace_configs=[trace]) as session:
             await look_at_followed_pulls(
-                self.watch.bus, session, github_settings(self.site.url, **settings), lambda _: self.policy, self.clock
+                self.watch.bus,
+                session,
+                github_settings(self.site.url, **settings),
+                self.tokens,
+                lambda _: self.policy,
+                self.clock,
             )
         return [event for event in await self.watch.events() if event.id not in before]
 
     def clock(self) -> datetime:
         return self.now
+
+
+async def user_token(_repo: str) -> str:
+    return TOKEN
 
 
 @pytest.fixture
@@ -106,6 +120,30 @@ async def test_a_review_is_reported_once_with_its_comments_on_lines(site: Site, 
     ]
     assert [each["thread"] for each in told["comments"]] == [str(each["id"]) for each in told["comments"]]
     assert await look() == []
+
+
+@pytest.mark.parametrize("missing", ["", *sorted(LOOK_PERMISSIONS.keys() - {"metadata"})])
+async def test_an_app_looks_with_a_token_that_can_only_read_this_repository(
+    site: Site, look: Look, missing: str
+) -> None:
+    granted = {name: level for name, level in APP_PERMISSIONS.items() if name != missing}
+    settings = GitHubAppSettings(id=APP, key=app_key(), installation=await install(site, permissions=granted))
+    access = AppInstallation(site.url, settings)
+    look.tokens = lambda repo: access.token_with(TokenScope.of_permissions(repo, LOOK_PERMISSIONS))
+    await submit(site)
+    await site.happen("check", number=1, name="unit", conclusion="failure", log="red")
+    events = await look()
+    if missing:
+        assert events == []
+        with pytest.raises(NotAuthorized, match=f"{missing}=read"):
+            await look.tokens(REPOSITORY)
+    else:
+        assert {event.type for event in events} == {"github.pr.review_submitted", "github.checks.completed"}
+        async with site.session.get(f"{site.url}/_control/calls") as answer:
+            [call] = [call for call in await answer.json() if call["call"] == "POST access token"]
+        assert call["repositories"] == [REPOSITORY]
+        assert set(call["permissions"].values()) == {"read"}
+    await access.close()
 
 
 async def test_a_reply_names_the_thread_that_it_is_in(site: Site, look: Look) -> None:
@@ -322,9 +360,36 @@ async def test_a_webhook_makes_a_look_due_and_reports_nothing_itself(site: Site,
     assert await look() == []
 
 
-async def test_an_unreachable_site_loses_nothing(site: Site, look: Look) -> None:
-    await submit(site)
-    await site.faults({"kind": "refuse", "status": 502, "path": "*/status"})
-    assert await look() == []
+@pytest.mark.parametrize(
+    ("path", "late"),
+    [
+        ("*/reviews", "github.pr.review_submitted"),
+        ("*/comments", "github.pr.review_submitted"),
+        ("*/permission", "github.pr.review_submitted"),
+        ("*/check-suites", "github.checks.completed"),
+        ("*/check-runs", "github.checks.completed"),
+        ("*/status", "github.checks.completed"),
+        ("*/pulls/1", ""),
+    ],
+)
+async def test_a_part_that_cannot_be_read_is_read_by_the_next_look_and_the_others_at_once(
+    site: Site, look: Look, watch: Watch, path: str, late: str
+) -> None:
+    everything = {"github.checks.completed", "github.pr.review_submitted"}
+    await submit(site, comments=[LINE])
+    await site.happen("check", number=1, name="unit", conclusion="success")
+    await site.faults({"kind": "refuse", "status": 502, "path": path})
+    assert {event.type for event in await look()} == everything - {late}
+    async with watch.bus.transaction() as transaction:
+        stored = await transaction.get(LOOKS.name, f"{REPOSITORY}#1")
+    assert stored
+    assert "502" in stored.doc["problem"]
+    assert [event.type for event in await look()] == [late] * bool(late)
+
+
+async def test_a_failed_check_behind_a_hundred_others_counts(site: Site, look: Look) -> None:
+    for number in range(101):
+        conclusion = "failure" if number == 0 else "success"
+        await site.happen("check", number=1, name=f"check-{number:03}", conclusion=conclusion)
     [event] = await look()
-    assert event.type == "github.pr.review_submitted"
+    assert [failed["name"] for failed in event.payload["failing"]] == ["check-000"]
