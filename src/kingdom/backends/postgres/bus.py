@@ -26,6 +26,7 @@ from kingdom.backends.postgres.log_horizon import LogHorizon
 from kingdom.backends.postgres.open_leases import OpenLeases, closing_parameters
 from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries
 from kingdom.backends.postgres.rows import (
+    COURIER_HINT,
     entry_rows,
     hint_of,
     read_deliveries,
@@ -322,8 +323,9 @@ class PostgresBus(Bus):
         await self._wakeups.wait(streams, at_most)
 
     def nudge(self, streams: Collection[str]) -> None:
-        """Wake the workers of these streams. Call it after committing a joined transaction."""
-        self._wakeups.published(streams)
+        """Wake the workers of these streams, and their courier. Call it after committing a joined transaction."""
+        is_carried = not set(self.topology.carried()).isdisjoint(streams)
+        self._wakeups.published({*streams, COURIER_HINT} if is_carried else streams)
 
     async def _execute(self, name: str, parameters: Mapping[str, Any], *, raise_tokens: bool = False) -> Rows:
         async with self._responsive_connection() as connection:
