@@ -1,8 +1,8 @@
-"""Seconds until a role is ready, and its memory then: `python -m bench.startup` exits 0 only if both bounds hold.
+"""Processor time until a role is ready, and its memory: `python -m bench.startup` exits 0 only if both bounds hold.
 
-The processor time until ready is a multiple of `python -c 'import aiohttp, msgspec'` in the same run, because a role
-cannot start faster than the libraries that it needs. The memory of a role is what it adds to the machine (PSS): pages
-that several roles share are divided among them.
+The processor time is given as a multiple of that of `python -c 'import aiohttp, msgspec'` in the same run, because a
+role cannot start faster than the libraries that it needs. The memory is measured while all roles run. It is what a role
+adds to the machine (PSS): pages that several roles share are divided among them.
 """
 
 import argparse
@@ -54,25 +54,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 with _running(role, realm) as (_, start):
                     starts.setdefault(role, []).append(start)
         memory = _memory_together(realm)
-    least = _median(starts.pop(_IMPORTS))
+    imports = _median(starts.pop(_IMPORTS))
     ready = {role: _median(of_role) for role, of_role in starts.items()}
     slowest = max(each.processor_seconds for each in ready.values())
     figures.note(
         "processor time until ready, as a multiple of the imports",
-        slowest / least.processor_seconds,
+        slowest / imports.processor_seconds,
         at_most=START_LIMIT,
     )
     figures.note("MiB of the largest role", max(memory.values()), at_most=MEMORY_LIMIT_MIB)
     figures.note("MiB of all six roles", sum(memory.values()))
     figures.facts["imports"] = {
-        "seconds": round(least.seconds, 2),
-        "processorSeconds": round(least.processor_seconds, 2),
+        "seconds": round(imports.seconds, 2),
+        "processorSeconds": round(imports.processor_seconds, 2),
     }
     figures.facts["roles"] = {
         role: {
             "seconds": round(start.seconds, 2),
             "processorSeconds": round(start.processor_seconds, 2),
-            "multiple": round(start.processor_seconds / least.processor_seconds, 2),
+            "multiple": round(start.processor_seconds / imports.processor_seconds, 2),
             "mebibytes": round(memory[role], 1),
         }
         for role, start in ready.items()

@@ -30,8 +30,8 @@ _LEASE = timedelta(seconds=5)
 _LOAD_SECONDS = 3.0
 _UNREPLICATED_SECONDS = 1.0
 _LOOK_EVERY_SECONDS = 0.25
-# The kinds of violations that can be found in the final store alone. The other kinds compare it with the history. They
-# do not count if a server has lost transactions, because numbers of lost transactions are then assigned a second time.
+# The kinds of violations that can be found in the final store alone. The other kinds are found by comparing the store
+# with the history, which is not possible after a server has lost transactions, because it assigns their ids again.
 _OF_FINAL_STORE = frozenset(
     {
         ViolationKind.LOST,
@@ -48,7 +48,10 @@ _OF_FINAL_STORE = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverResult:
-    """The report of the checker, the failovers, and the losses of the servers."""
+    """The report of the checker, the failovers, and the losses of the servers.
+
+    `stale` are settlements under a lease that was lost, `disordered` are events out of order.
+    """
 
     report: TrialReport
     failovers: Sequence[Failover]
@@ -136,15 +139,18 @@ def _describe(violation: Violation) -> str:
 
 
 def _missed(outcome: FailoverResult, options: argparse.Namespace) -> Iterator[str]:
-    """Say which limits were exceeded."""
+    """Say why the run is not good enough, apart from violations."""
     if options.asynchronous and not (outcome.losses.events or outcome.losses.handled_again):
         yield "the servers lost nothing, so this run shows nothing"
     if outcome.median_leases > options.at_most_leases:
-        yield f"the first event was handled only {outcome.median_leases:.2f} leases after a promotion, in the median"
+        yield (
+            f"the first event was handled {outcome.median_leases:.2f} leases after a promotion (median),"
+            f" and at most {options.at_most_leases:.2f} are allowed"
+        )
 
 
 def _violations(outcome: FailoverResult, *, asynchronous: bool) -> Iterator[Violation]:
-    """Yield the violations that count. With asynchronous replication, lost events and repeated calls do not count."""
+    """Yield the violations that count. With asynchronous replication, the consequences of lost transactions do not."""
     if not asynchronous:
         yield from outcome.report.violations
         return

@@ -16,7 +16,7 @@ GROWTH_MAX = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One turn of a side: processor time of PostgreSQL and of the client in µs per event, and events per second.
+    """One measurement: processor time of PostgreSQL and of the client in µs per event, and events per second.
 
     `relay_us` is 0 for a stream in PostgreSQL.
     """

@@ -1,4 +1,7 @@
-"""One turn of a side: publish, relay if Kafka carries the stream, and drain, with the clocks of client and server."""
+"""One measurement, with PostgreSQL alone or with Kafka: publish, relay (only Kafka) and drain.
+
+Each step is measured by the processor time of client and server.
+"""
 
 import asyncio
 import time
@@ -45,7 +48,7 @@ def ping(number: int) -> Envelope:
 
 
 async def take_turn(cluster: PrivateCluster, dsn: str, brokers: Brokers | None, events: int) -> Turn:
-    """Measure everything on a new database, once with a reaction that does nothing and once with one record each."""
+    """Measure everything on a new database: with a reaction that does nothing, and with one that writes a record."""
     async with open_bus(dsn, brokers) as bus:
         publish, relay, drain = await _fill_and_drain(cluster, bus, brokers, events, _nothing)
         *_, record = await _fill_and_drain(cluster, bus, brokers, events, _write_record)
@@ -72,7 +75,7 @@ async def _fill_and_drain(
 
 
 async def _measure(cluster: PrivateCluster, events: int, work: Callable[[], Awaitable[float]]) -> Clocks:
-    """Run some work that returns its seconds."""
+    """Measure some work, which returns how many seconds it took."""
     if cluster.pid is None:
         raise RuntimeError("PostgreSQL does not run")
     server, client = processor_seconds(cluster.pid), time.process_time()

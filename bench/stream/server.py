@@ -1,4 +1,4 @@
-"""`python -m bench.stream.server VARIANT WORD…`: run `kingdom`, perhaps with a broken stream."""
+"""`python -m bench.stream.server VARIANT WORD…`: run `kingdom`. VARIANT names the defect of its stream, if any."""
 
 import asyncio
 import os

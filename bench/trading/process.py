@@ -1,4 +1,7 @@
-"""`python -m bench.trading.process VARIANT work ROLE… | feed COUNT RATE`: a process under test, perhaps broken."""
+"""A process under test: `python -m bench.trading.process VARIANT work ROLE…`, or `… VARIANT feed COUNT RATE`.
+
+VARIANT names the defect that is built into it, if any.
+"""
 
 import asyncio
 import logging
@@ -24,7 +27,7 @@ _log = structlog.get_logger("bench.trading")
 
 
 def signal(number: int) -> signals.Signal:
-    """Return the signal with a number. It is always the same one."""
+    """Return the signal of a number. The same number always gives the same signal."""
     return signals.Signal(
         strategy_key="EXTREME_FLIP",
         market=MARKETS[number % len(MARKETS)],

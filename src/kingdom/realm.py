@@ -48,8 +48,8 @@ _ENVIRONMENT, _FILE, _EMBEDDED = "env:", "file:", "embedded:"
 # The sections of roles that send messages. Their default channel is the channel of the realm.
 _MESSAGE_SENDERS = ("king", "envoy", "chamberlain")
 # A password in a URL, or in `host=… password='…'`, which the driver accepts too.
-_WORD = r"(?P<name>\bpassword\s*=\s*)(?P<word>'(?:[^'\\]|\\.)*'|[^&\s]+)"
-_PASSWORD = re.compile(rf"(?P<before>://[^:@/]*:)(?!\d+/).*(?=@)|{_WORD}", re.IGNORECASE)
+_PASSWORD_PARAMETER = re.compile(r"(?P<name>\bpassword\s*=\s*)(?P<password>'(?:[^'\\]|\\.)*'|[^&\s]+)", re.IGNORECASE)
+_PASSWORD = re.compile(rf"(?P<before>://[^:@/]*:)(?!\d+/).*(?=@)|{_PASSWORD_PARAMETER.pattern}", re.IGNORECASE)
 _MASK = "***"
 _THIS_HOST = re.compile(r"^//(localhost)?(?=/)")
 _Path = tuple[str | int, ...]
@@ -89,7 +89,7 @@ class Realm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return ZoneInfo(self.time_zone)
 
 
-# A realm whose fields can have any content. Reading a file as this type finds only unknown fields.
+# A realm whose fields can have any content. Reading a file as this type fails only if the file has unknown fields.
 _Outline = msgspec.defstruct(
     "_Outline", [(name, Any, None) for name in Realm.__struct_fields__], forbid_unknown_fields=True
 )
@@ -253,9 +253,9 @@ class _Secrets:
 def _passwords_in(url: str) -> Iterator[str]:
     if password := urlsplit(url).password:
         yield unquote(password)
-    for found in re.finditer(_WORD, url, re.IGNORECASE):
-        word = found["word"]
-        yield re.sub(r"\\(.)", r"\1", word[1:-1]) if word.startswith("'") else unquote(word)
+    for found in _PASSWORD_PARAMETER.finditer(url):
+        password = found["password"]
+        yield re.sub(r"\\(.)", r"\1", password[1:-1]) if password.startswith("'") else unquote(password)
 
 
 def _secrets_in(value: Any, name: str = "") -> Iterator[str]:

@@ -35,7 +35,7 @@ def _last_wait(seconds: float) -> None:
     long_running._LAST_WAIT_SECONDS = seconds
 
 
-def _lonely(seconds: float) -> None:
+def _unhandled(seconds: float) -> None:
     from kingdom.cli.workflow import follow  # noqa: PLC0415
 
     follow._UNHANDLED_SECONDS = seconds
@@ -43,7 +43,7 @@ def _lonely(seconds: float) -> None:
 
 # How long the doctor reads settings, how long a process still waits after a second signal, and after how long events
 # without a consumer are reported.
-_LIMITS: dict[str, Callable[[float], None]] = {"reading": _reading, "last_wait": _last_wait, "lonely": _lonely}
+_LIMITS: dict[str, Callable[[float], None]] = {"reading": _reading, "last_wait": _last_wait, "unhandled": _unhandled}
 
 
 def command(**limits: float) -> list[str]:

@@ -16,6 +16,7 @@ from kingdom.bus.port import Bus
 from kingdom.cli.main import main
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, AssignmentStatus, ExternalEvent, Priority
+from kingdom.court.followups.records import Followup, follow_pull_request
 from kingdom.court.petitions.decision import Petition
 from kingdom.court.petitions.records import save_petition
 from kingdom.court.questions import HumanQuestion, save_question
@@ -34,6 +35,7 @@ AGAIN = "task-20260208-001"
 ENDED = "task-20260206-001"
 EVENT = "evt-cli-20260207"
 PETITION = f"{TASK}-3f9a01bc"
+PULL_REQUEST = "acme/app#7"
 TEMPLATE = "name: Greet\nworks:\n- name: greet\n  tasks: [Say hello.]\n"
 
 
@@ -128,6 +130,10 @@ async def _store_documents(bus: Bus) -> None:
         await save_petition(
             transaction, Petition(id=PETITION, number=1, root=TASK, created_at=now, **kind, **whose), None
         )
+        commits: dict[str, Any] = {"branch": "kingdom/it", "base": "main", "head": "c0ffee" + "0" * 34}
+        pull: dict[str, Any] = {"id": PULL_REQUEST, "repo": "acme/app", "number": 7, **commits}
+        times: dict[str, Any] = {"created_at": now, "ends_at": now + timedelta(days=14)}
+        await follow_pull_request(transaction, Followup(assignment_id=TASK, **pull, **times, **whose))
         reported = ExternalEvent.read({**event, "created_at": now.isoformat(), "status": "pending"})
         await receive_event(transaction, reported, "tester")
 

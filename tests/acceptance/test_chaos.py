@@ -33,7 +33,7 @@ SHOWN = [
     for scenario in SCENARIOS
     for backend in sorted(scenario.backends)
 ]
-DIFFERENT_PLAYS = [
+DIFFERENT_SCENARIOS = [
     pytest.param(backend, scenario, id=f"{backend}-{scenario.act.__name__.strip('_')}")
     for scenario in {scenario.act: scenario for scenario in SCENARIOS}.values()
     for backend in sorted(scenario.backends)
@@ -68,7 +68,7 @@ async def test_the_checker_catches_the_broken_variant(backend: str, scenario: Sc
 
 
 @pytest.mark.variants
-@pytest.mark.parametrize(("backend", "scenario"), DIFFERENT_PLAYS)
+@pytest.mark.parametrize(("backend", "scenario"), DIFFERENT_SCENARIOS)
 async def test_the_bus_passes_what_the_broken_variant_fails(backend: str, scenario: Scenario, url: str) -> None:
     report = await scenario.run(url, backend, broken=False)
     assert report.violations == []
@@ -115,7 +115,7 @@ def test_the_bus_stays_whole_while_its_processes_are_killed_stopped_and_cut_off(
 
 @pytest.mark.benches
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_bus_stays_whole_while_its_store_and_all_around_it_fails_too(backend: str) -> None:
+def test_the_bus_stays_whole_while_its_store_and_its_environment_fail(backend: str) -> None:
     words = ("--backend", backend, "--seconds", str(LONG_SECONDS), "--no-variants")
     figures = json.loads(bench("chaos", *words, ends_with=0).stdout.splitlines()[-1])
     assert set(figures["findings"].values()) == {0}
@@ -126,7 +126,7 @@ def test_the_bus_stays_whole_while_its_store_and_all_around_it_fails_too(backend
 
 @pytest.mark.variants
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_broken_bus_does_not_pass_where_all_around_it_fails(backend: str) -> None:
+def test_a_broken_bus_does_not_pass_while_its_environment_fails(backend: str) -> None:
     words = ("--backend", backend, "--seconds", str(LONG_SECONDS), "--variant", "never_roll_back")
     figures = json.loads(bench("chaos", *words, ends_with=1).stdout.splitlines()[-1])
     assert figures["findings"]["rolled-back events delivered"] > 0

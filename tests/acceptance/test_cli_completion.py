@@ -17,7 +17,7 @@ from kingdom.cli.court.declarations import COURT
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
 from kingdom.court.records import save
-from tests.acceptance.sample_store import AGAIN, ENDED, EVENT, PETITION, TASK, InProcessCli, SampleStore
+from tests.acceptance.sample_store import AGAIN, ENDED, EVENT, PETITION, PULL_REQUEST, TASK, InProcessCli, SampleStore
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -52,6 +52,7 @@ def test_words_are_completed_from_the_command_line_and_the_store(
     assert offered("workflow", "create", "") == {"greet"}
     assert "court.event" in offered("dead", "--stream", "")
     assert offered("petition", "show", "") == {PETITION}
+    assert offered("followup", "stop", "") == {PULL_REQUEST}
     assert offered("git", "create", "") == set()
     assert offered("template", "create", "") == {":files"}
     assert offered("help", "work") == {"workflow"}

@@ -169,7 +169,7 @@ def test_all_that_match_are_redriven_with_consent(cli_on_database: InProcessCli,
     assert [statuses(dsn)[event] for event in events] == ["PENDING", "PENDING", "DEAD"]
 
 
-def test_a_person_at_a_terminal_is_asked_and_sees_how_far_it_is(terminal: Terminal, dsn: str) -> None:
+def test_a_person_at_a_terminal_is_asked_and_sees_the_progress(terminal: Terminal, dsn: str) -> None:
     events = dead_orders(dsn, 2)
     words = ("bus", "redrive", "--all", "--rate", "5")
     refused = terminal.converse(*words, until="[y/N]", answer="n\n")

@@ -56,7 +56,7 @@ def test_a_run_of_a_person_is_explained_as_text_json_and_page(runs: Runs) -> Non
     assert "<script" not in text
 
 
-def test_an_unrouted_event_is_explained_too(files: Terminal) -> None:
+def test_an_event_that_is_not_routed_yet_is_explained_too(files: Terminal) -> None:
     event_id = files.run_json("event", "send", "--type", "demo.hello", "--payload", '{"title": "Hello"}')["id"]
     timeline = read(files.run("explain", event_id, "--json"))
     assert timeline.event

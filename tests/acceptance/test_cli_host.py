@@ -67,7 +67,7 @@ def test_a_lost_host_can_be_retired_before_its_lease_expires(files: Terminal, re
 @pytest.mark.parametrize(
     "words", [("host", "run"), ("engine", "--host"), ("role", "host"), ("role", "engine", "--host")]
 )
-def test_a_program_of_ones_own_is_named_in_the_file_of_the_realm(files: Terminal, words: tuple[str, ...]) -> None:
+def test_a_custom_agent_program_is_named_in_kingdom_yaml(files: Terminal, words: tuple[str, ...]) -> None:
     done = files.run(*words, "--agent", "command")
     assert (done.code, "soldiers.command in kingdom.yaml" in " ".join(done.err.split())) == (2, True)
 
@@ -95,7 +95,7 @@ def test_a_name_that_cannot_be_part_of_a_stream_is_refused(files: Terminal) -> N
     assert (done.code, "choose a name of letters" in done.err) == (2, True)
 
 
-def test_the_engine_takes_its_host_along_when_that_cannot_run(files: Terminal, realm: Path) -> None:
+def test_an_engine_ends_if_its_host_cannot_run(files: Terminal, realm: Path) -> None:
     with files.start("role", "engine", "--host", "--name", "box", "--json-logs") as engine:
         engine.logs("host registered")
         again = files.run("role", "engine", "--host", "--name", "crate", "--directory", str(realm / "soldiers" / "box"))
@@ -110,10 +110,10 @@ def test_engine_and_host_refuse_a_store_without_its_migrations(cluster: PrivateC
         assert (done.code, "run `kingdom bus migrate` first" in done.err) == (2, True)
 
 
-def test_waiting_for_a_run_reports_that_no_host_is_up(files: Terminal, tmp_path: Path) -> None:
+def test_waiting_for_a_run_reports_that_no_engine_runs(files: Terminal, tmp_path: Path) -> None:
     runs = Runs(files, tmp_path)
     runs.template("Alone", {"name": "alone", "tasks": ["Nothing."]})
     with files.start(*RUN_HOST, "box") as host:
         host.logs("host registered")
-        with files.start("workflow", "create", "alone", "--start", "--wait", "--json", lonely=0.0) as waiting:
+        with files.start("workflow", "create", "alone", "--start", "--wait", "--json", unhandled=0.0) as waiting:
             eventually(lambda: "is `kingdom role engine` running?" in waiting._err.read_text() and "said")

@@ -44,14 +44,14 @@ def test_show_works_for_every_kind_of_id(cli_on_sample: InProcessCli, sample: Sa
     assert "'wf-' matches" in cli_on_sample("show", "wf-").err
 
 
-def test_a_petition_has_the_same_six_letters_in_every_view(cli_on_sample: InProcessCli) -> None:
+def test_a_petition_is_named_by_the_last_six_characters_of_its_id(cli_on_sample: InProcessCli) -> None:
     assert cli_on_sample("petition", "show", "9a01bc", "--json").document["id"] == PETITION
     assert cli_on_sample("show", "9a01bc").out == cli_on_sample("petition", "show", "9a01bc").out
     assert (cli_on_sample("show", "a01bc").code, cli_on_sample("petition", "show", "a01bc").code) == (1, 1)
     assert "write at least the last 6 characters" in cli_on_sample("petition", "show", "a01bc").err
 
 
-def test_an_event_or_an_assignment_is_named_by_where_its_id_begins(
+def test_an_event_or_an_assignment_is_named_by_the_beginning_of_its_id(
     sample: SampleStore, cli: InProcessCli, tmp_path: Path
 ) -> None:
     shutil.copytree(sample.realm, tmp_path / "realm")
@@ -128,9 +128,7 @@ async def test_last_is_the_newest_run_even_if_all_have_ended(
     assert await newest(tmp_path / "realm", [*older, *runs], ended=True) == runs[-1][0]
 
 
-def test_cancel_last_gives_up_the_run_that_was_made_last(
-    sample: SampleStore, cli: InProcessCli, tmp_path: Path
-) -> None:
+def test_cancel_last_cancels_the_newest_run(sample: SampleStore, cli: InProcessCli, tmp_path: Path) -> None:
     shutil.copytree(sample.realm, tmp_path / "realm")
     made = cli("workflow", "create", "greet", "--json").document["id"]
     assert cli("cancel", "last", "--json").document["id"] == made

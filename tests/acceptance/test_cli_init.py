@@ -97,7 +97,7 @@ def test_a_realm_of_files_passes_its_own_check(tmp_path: Path) -> None:
     assert text.count("\n# ") > 10
 
 
-def test_git_keeps_the_generals_and_nothing_else_of_a_realm(tmp_path: Path) -> None:
+def test_git_ignores_the_store_and_the_secrets_of_a_realm_but_not_its_generals(tmp_path: Path) -> None:
     assert kingdom(tmp_path, "init", "--yes").code == 0
     (tmp_path / "realm" / "bus").mkdir()
     (tmp_path / "realm" / "bus" / "lock").touch()
@@ -141,7 +141,7 @@ def test_a_file_in_the_place_of_the_directory_is_reported(tmp_path: Path) -> Non
     assert (done.code, "home is a file" in done.err) == (2, True)
 
 
-def test_an_interrupted_one_is_finished_by_the_next(tmp_path: Path) -> None:
+def test_an_interrupted_init_is_completed_by_the_next_one(tmp_path: Path) -> None:
     assert kingdom(tmp_path, "init", "--yes").code == 0
     (tmp_path / "kingdom.yaml").unlink()
     done = kingdom(tmp_path, "init", "--json").document
@@ -199,12 +199,12 @@ def test_the_store_of_a_realm_takes_precedence_over_the_database_of_the_applicat
 @pytest.mark.parametrize(
     "words", [("--github", "a b"), ("--github", "bot", "--repo", "shop"), ("--repo", "acme/shop"), ("--github", "bot")]
 )
-def test_names_that_github_does_not_know_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_invalid_options_for_github_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = kingdom(tmp_path, "init", "home", "--yes", *words)
     assert (done.code, (tmp_path / "home").exists()) == (2, False)
 
 
-def test_three_questions_are_asked_on_a_terminal_and_all_have_answers(tmp_path: Path) -> None:
+def test_three_questions_are_asked_on_a_terminal_and_all_have_defaults(tmp_path: Path) -> None:
     home = tmp_path / "home"
     terminal = Terminal(tmp_path, "")
     screen = terminal.converse("init", str(home), until="stored?", answer="\n\n")
@@ -223,7 +223,7 @@ def test_three_questions_are_asked_on_a_terminal_and_all_have_answers(tmp_path: 
     assert (asked_nothing.code, "?" in asked_nothing.out) == (0, False)
 
 
-def test_ctrl_c_at_a_question_ends_it_at_once_and_makes_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_at_a_question_of_init_ends_it_and_creates_nothing(tmp_path: Path) -> None:
     words = ("init", str(tmp_path / "home"))
     screen = Terminal(tmp_path, "").converse(*words, until="[file:realm]: ", answer=CTRL_C)
     assert (screen.code, "nothing was done" in screen.out, (tmp_path / "home").exists()) == (1, True, False)

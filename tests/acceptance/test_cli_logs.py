@@ -76,7 +76,7 @@ def test_following_sees_a_run_live_and_ends_with_it(runs: Runs) -> None:
         assert output.index("answered  I went") < output.index("── w2 after") < output.index("said      after")
 
 
-def test_of_a_long_transcript_the_end_is_shown(runs: Runs) -> None:
+def test_only_the_end_of_a_long_transcript_is_shown(runs: Runs) -> None:
     runs.template("Long", {"name": "long", "tasks": [script({"say": "begins"})]})
     workflow_id = runs.run_json("create", "long", "--start", "--wait")["id"]
     path = runs.host_directory / "logs" / "sessions" / f"{soldier(runs, workflow_id)}.json"

@@ -57,7 +57,7 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Machine:
     return Machine(Terminal(tmp_path, url), settings)
 
 
-def test_a_court_whose_roles_start_one_by_one_says_once_that_it_starts_and_once_that_it_stops(machine: Machine) -> None:
+def test_a_court_whose_roles_start_one_by_one_logs_one_start_and_one_stop(machine: Machine) -> None:
     with machine.role("envoy") as envoy, machine.role("king") as king:
         machine.stop(envoy)
         with machine.role("envoy") as again:
@@ -71,7 +71,7 @@ def test_a_court_whose_roles_start_one_by_one_says_once_that_it_starts_and_once_
     assert [each[0] for each in machine.life()] == ["system.startup", "system.shutdown"] * 2
 
 
-def test_a_role_whose_process_died_says_that_it_runs_again(machine: Machine) -> None:
+def test_a_role_whose_process_died_logs_its_restart(machine: Machine) -> None:
     with machine.role("envoy") as envoy, machine.role("king") as king:
         machine.kill(king)
         with machine.role("king") as again:

@@ -129,7 +129,7 @@ def test_status_shows_what_waits_for_what_and_what_needs_a_person(cli: InProcess
         "envoy has had no heartbeat for 1 h",
     ):
         assert words in shown.out
-    # All Generals that never ran share one line.
+    # All roles that never ran share one line.
     assert "! chamberlain, soldiers, general and sentinel do not run  → kingdom up\n" in shown.out
     assert shown.out.count("chamberlain,") == 1
 
@@ -217,7 +217,7 @@ def test_a_machine_short_of_memory_is_reported_with_its_setting_and_a_single_hos
     ]
 
 
-def test_a_missing_court_is_reported_as_such(cli: InProcessCli, realm: Path) -> None:
+def test_status_fails_without_a_store_and_creates_none(cli: InProcessCli, realm: Path) -> None:
     assert cli("status").code == 1
     assert not realm.exists()
 

@@ -138,7 +138,9 @@ def test_a_damaged_archive_is_refused_and_nothing_is_written(
     assert terminal.run_json("bus", "stats", *ELSEWHERE) == []
 
 
-async def test_a_store_that_holds_something_is_left_as_it_is(terminal: Terminal, packed: Path) -> None:
+async def test_an_import_into_a_store_with_content_is_refused_and_changes_nothing(
+    terminal: Terminal, packed: Path
+) -> None:
     before = terminal.run_json("bus", "stats")
     done = terminal.run("storage", "import", str(packed))
     assert done.code == 1
@@ -158,7 +160,7 @@ async def test_a_store_with_events_in_flight_is_not_exported(terminal: Terminal,
     assert not await asyncio.to_thread(file.exists)
 
 
-async def test_a_store_that_changed_during_the_check_is_reported(terminal: Terminal, dsn: str, file: Path) -> None:
+async def test_a_store_that_changed_during_the_export_is_reported(terminal: Terminal, dsn: str, file: Path) -> None:
     await fill_every_state(terminal, dsn)
     with psycopg.connect(dsn) as connection:
         # The export waits here, after it has taken its snapshot.

@@ -96,7 +96,7 @@ def test_all_roles_start_restart_and_end_together(files: Terminal, settings: str
     assert re.search(r"king: \[EVENT\] Discarded: evt-cli-\S+ event_type=demo\.nothing", lines)
 
 
-def test_a_sandbox_that_cannot_be_created_ends_it_and_a_disabled_one_is_reported_at_each_start(
+def test_a_sandbox_that_cannot_be_created_ends_kingdom_up_and_a_disabled_one_is_reported_at_each_start(
     files: Terminal, tmp_path: Path
 ) -> None:
     broken = tmp_path / "bin" / "bwrap"
@@ -121,7 +121,7 @@ def test_a_sandbox_that_cannot_be_created_ends_it_and_a_disabled_one_is_reported
         assert running.ends() == 0
 
 
-def test_roles_die_with_a_keeper_that_is_killed(files: Terminal, settings: str) -> None:
+def test_roles_end_if_kingdom_up_is_killed(files: Terminal, settings: str) -> None:
     with files.start("up", "--config", settings, "--json-logs", "--role", "king", "--role", "soldiers") as up:
         roles_started(up, 2)
         everything = [each.pid for each in psutil.Process(up.process.pid).children(recursive=True)]
@@ -154,13 +154,13 @@ def test_a_terminal_shows_the_roles_and_the_status_of_the_court(files: Terminal,
     assert "All roles have ended." in last
 
 
-def test_without_a_file_of_settings_one_is_offered(files: Terminal) -> None:
+def test_without_kingdom_yaml_an_example_is_printed(files: Terminal) -> None:
     done = files.run("up")
     assert (done.code, done.out) == (2, EXAMPLE)
     assert "There is no kingdom.yaml here. `kingdom init` creates a realm" in done.err
 
 
-def test_a_program_that_cannot_run_is_refused_before_anything_starts(
+def test_an_unknown_role_or_setting_is_refused_before_anything_starts(
     files: Terminal, settings: str, tmp_path: Path
 ) -> None:
     stranger = files.run("up", "--config", settings, "--role", "jester")

@@ -58,7 +58,7 @@ def sign_in(realm: Realm, client: httpx.Client) -> None:
     assert client.post("/api/v1/session", json={"secret": link.fragment}, headers=SAME_ORIGIN).status_code == 401
 
 
-def test_a_server_signs_people_in_and_asks_its_streams_to_come_back_when_it_ends(realm: Realm) -> None:
+def test_a_server_signs_people_in_and_ends_its_streams_when_it_stops(realm: Realm) -> None:
     with realm.serving("web") as (running, client):
         assert client.get("/api/v1/runs").status_code == 401
         sign_in(realm, client)
@@ -85,7 +85,7 @@ def test_a_killed_server_leaves_a_link_that_the_next_one_redeems(realm: Realm) -
         sign_in(realm, client)
 
 
-def test_up_serves_the_web_and_off_means_off(realm: Realm) -> None:
+def test_up_serves_the_web_interface_unless_it_is_off(realm: Realm) -> None:
     with realm.serving("up", "--role", WEB) as (running, client):
         sign_in(realm, client)
         running.process.terminate()

@@ -142,7 +142,7 @@ def test_the_end_of_the_grace_period_gives_attempts_back_too(terminal: Terminal,
     assert [(row["status"], row["attempt_count"]) for row in open_rows(dsn)] == [("PENDING", 0)] * 2
 
 
-def test_a_handler_that_blocks_the_whole_process_cannot_keep_it(terminal: Terminal) -> None:
+def test_a_handler_that_blocks_the_event_loop_cannot_prevent_the_end_of_its_process(terminal: Terminal) -> None:
     orders(terminal, 1, block=PATIENCE_SECONDS)
     with terminal.worker(last_wait=0.1) as worker:
         worker.logs("placing")

@@ -177,7 +177,7 @@ def test_an_unstarted_work_can_be_changed(runs: Runs) -> None:
     assert changed["gitRefs"] == [{"gitId": "app", "baseBranch": "main"}]
 
 
-def test_a_run_is_named_by_any_part_of_its_id_that_is_its_own(runs: Runs) -> None:
+def test_a_run_is_named_by_any_unique_part_of_its_id(runs: Runs) -> None:
     runs.template("Named", {"name": "one", "tasks": ["Nothing."]})
     first, second = runs.run_json("create", "named")["id"], runs.run_json("create", "named")["id"]
     assert runs.run_json("show", "last")["workflow"]["id"] == second
@@ -191,7 +191,7 @@ def test_a_run_is_named_by_any_part_of_its_id_that_is_its_own(runs: Runs) -> Non
     assert [workflow["id"] for workflow in listed] == [second, first]
 
 
-def test_a_person_at_a_terminal_sees_the_run_as_a_tree_that_lives(runs: Runs) -> None:
+def test_a_person_at_a_terminal_sees_the_run_as_a_tree_that_is_updated(runs: Runs) -> None:
     runs.template("Look", {"name": "look", "tasks": [script({"wait_for": "app/go"}, {"ask": "Shall I?"})]})
 
     def let_it_go_on() -> None:

@@ -55,7 +55,7 @@ def test_a_king_that_scans_all_events_ends_the_bench_with_a_complaint(tmp_path: 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("spoilt", "complaint"),
+    ("defect", "complaint"),
     [
         (("--variant", "polls"), f"{STARTED}, p50 ms: "),
         (("--only", "latency", "--demand", "1000"), f"{STARTED}, p50 ms: "),
@@ -63,9 +63,9 @@ def test_a_king_that_scans_all_events_ends_the_bench_with_a_complaint(tmp_path: 
     ],
 )
 def test_a_court_that_is_slow_or_forgets_ends_the_bench_with_a_complaint(
-    spoilt: tuple[str, ...], complaint: str
+    defect: tuple[str, ...], complaint: str
 ) -> None:
-    done = bench(*SHORT, "--backend", "files", *spoilt, ends_with=1)
+    done = bench(*SHORT, "--backend", "files", *defect, ends_with=1)
     assert f"bound not kept: files: {complaint}" in done.stderr
 
 
@@ -92,7 +92,7 @@ def growths(*counted: str) -> set[str]:
     return {f"{what} of {of}, growth" for what in counted for of in ("an event", "a periodic check")}
 
 
-def books(*events: ExternalEvent, noticed: int = 1, waiting: str = PLACE, holders: int = 0) -> BurstCounts:
+def counts(*events: ExternalEvent, noticed: int = 1, waiting: str = PLACE, holders: int = 0) -> BurstCounts:
     return BurstCounts(
         events=events,
         noticed=Counter({EVENT.id: noticed}),
@@ -108,11 +108,11 @@ def routed(**route: str) -> ExternalEvent:
 @pytest.mark.parametrize(
     ("found", "complaint"),
     [
-        (books(), "is lost"),
-        (books(EVENT), "is pending with 0 routes"),
-        (books(routed(waiting=PLACE), noticed=2), "was noticed 2 times"),
-        (books(routed(waiting=PLACE), waiting="another"), "neither waits nor is assigned"),
-        (books(routed(assignment_id="task-1"), holders=9), "9 assignments hold one of 8 slots"),
+        (counts(), "is lost"),
+        (counts(EVENT), "is pending with 0 routes"),
+        (counts(routed(waiting=PLACE), noticed=2), "was noticed 2 times"),
+        (counts(routed(waiting=PLACE), waiting="another"), "neither waits nor is assigned"),
+        (counts(routed(assignment_id="task-1"), holders=9), "9 assignments hold one of 8 slots"),
     ],
 )
 def test_every_problem_after_a_burst_is_found(found: BurstCounts, complaint: str) -> None:
@@ -122,8 +122,8 @@ def test_every_problem_after_a_burst_is_found(found: BurstCounts, complaint: str
 
 def test_a_burst_that_is_waiting_or_assigned_is_whole() -> None:
     assert EVENT.status is EventStatus.PENDING
-    assert not list(judge(books(routed(waiting=PLACE)), [EVENT.id], 8))
-    assert not list(judge(books(routed(assignment_id="task-1"), holders=8), [EVENT.id], 8))
+    assert not list(judge(counts(routed(waiting=PLACE)), [EVENT.id], 8))
+    assert not list(judge(counts(routed(assignment_id="task-1"), holders=8), [EVENT.id], 8))
 
 
 def test_a_percentile_is_one_of_the_figures() -> None:

@@ -160,7 +160,7 @@ def test_a_run_of_claude_continues_after_a_crash_at_many_steps() -> None:
         pytest.param(RECOVERED, AT_HOST, id="killed host, query repeated"),
         pytest.param(with_events(*RECOVERED_EVENTS, TOO_LATE), AT_HOST, id="an answer of the killed host"),
         pytest.param(with_events(*FORGIVEN_EVENTS), AT_AGENT, id="killed agent, query repeated"),
-        pytest.param(with_more(LATE_BILL), AT_HOST, id="killed host, a cost told later"),
+        pytest.param(with_more(LATE_BILL), AT_HOST, id="killed host, a cost reported later"),
         pytest.param(DONE_AGAIN, AT_HOST, id="killed host, its last step done again"),
         pytest.param(
             msgspec.structs.replace(RECOVERED, cost_usd=0.03, transcript_cost_usd=0.03),
@@ -195,7 +195,7 @@ def test_a_change_that_a_crash_may_cause_is_no_complaint(ending: Ending, point: 
             ),
             id="two steps done again",
         ),
-        pytest.param(msgspec.structs.replace(RECOVERED, transcript_cost_usd=0.03), id="a cost that nobody booked"),
+        pytest.param(msgspec.structs.replace(RECOVERED, transcript_cost_usd=0.03), id="a cost that was not booked"),
         pytest.param(
             msgspec.structs.replace(RECOVERED, cost_usd=0.04, transcript_cost_usd=0.04),
             id="more than one response repeated",
@@ -211,7 +211,7 @@ def test_a_change_that_a_crash_may_cause_is_no_complaint(ending: Ending, point: 
             id="an answer ignored without a crash",
         ),
         pytest.param(with_events(PLACED, SENT, ANSWERED, DONE, REPORTED, ENDED), id="another order"),
-        pytest.param(with_events(*FORGIVEN_EVENTS), id="a failure that nobody but the host can have caused"),
+        pytest.param(with_events(*FORGIVEN_EVENTS), id="an agent that failed although its host was killed"),
         pytest.param(
             with_events(PLACED, SENT, LOST, PLACED_AGAIN, LOOKED_UP, SENT, ANSWERED, REPORTED, DONE, ENDED),
             id="a query repeated as the same attempt",
@@ -222,7 +222,7 @@ def test_a_change_that_a_crash_may_not_cause_is_found(ending: Ending) -> None:
     assert judge(REFERENCE, ending, AT_HOST) != []
 
 
-def test_a_killed_engine_may_leave_no_trace_in_the_events() -> None:
+def test_a_killed_engine_must_leave_no_trace_in_the_events() -> None:
     assert judge(REFERENCE, RECOVERED, AT_ENGINE) != []
 
 
@@ -238,7 +238,7 @@ def test_a_killed_engine_may_leave_no_trace_in_the_events() -> None:
         pytest.param(msgspec.structs.replace(REFERENCE, cost_usd=0.03, transcript_cost_usd=0.03), id="another cost"),
     ],
 )
-def test_a_killed_engine_may_leave_no_trace_in_transcripts(ending: Ending) -> None:
+def test_a_killed_engine_must_leave_no_trace_in_transcripts(ending: Ending) -> None:
     assert judge(REFERENCE, ending, AT_ENGINE) != []
 
 
@@ -262,7 +262,7 @@ def answered(attempt: int) -> dict[str, Any]:
         pytest.param(
             [did(1, 3), did(1, 4), did(2, 3), did(2, 4)],
             TaskTranscript(steps=[3, 4, 3, 4], answers=0),
-            id="begun anew",
+            id="started over",
         ),
         pytest.param([did(1, 3), did(1, 3)], TaskTranscript(steps=[3, 3], answers=0), id="twice in one attempt"),
         pytest.param([did(1, 3, fails=True), did(1, 3)], TaskTranscript(steps=[3], answers=0), id="refused at first"),

@@ -20,6 +20,7 @@ from kingdom.cli.framework.json_result import json_result_of
 from kingdom.cli.setup import doctor as cli_doctor
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
+from kingdom.court.followups.records import Followup, follow_pull_request
 from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.court.petitions.records import save_petition
 from kingdom.court.questions import HumanQuestion, save_question
@@ -53,7 +54,7 @@ COURT = frozenset(
             "answer",
             "cost",
         ),
-        *("assignment", "petition", "show", "role", "up", "completion"),
+        *("assignment", "petition", "followup", "show", "role", "up", "completion"),
     }
 )
 # The demo takes long; its own test checks the shape of its output.
@@ -247,10 +248,10 @@ def test_commands_about_the_court(commands: JsonCommands, tmp_path: Path, monkey
     assert commands.run_json("completion", "bash")["text"]
     _generals(commands)
     commands.run_json("bus migrate")
-    for name in ("event list", "inbox", "petition list", "assignment list"):
+    for name in ("event list", "inbox", "petition list", "assignment list", "followup list"):
         assert commands.run_json(name) == []
     assert commands.run_json("simulate")["differences"] == []
-    asyncio.run(_furnish(tmp_path / "realm"))
+    asyncio.run(_store_items_of_the_court(tmp_path / "realm"))
     event = _event(commands, tmp_path)
     assert commands.run_json("status", code=1)["troubles"]
     assert commands.run_json("cost", "--days", "400")["usd"] == 0
@@ -260,6 +261,10 @@ def test_commands_about_the_court(commands: JsonCommands, tmp_path: Path, monkey
     assert commands.run_json("answer", TASK, "yes")["question"] == "May I?"
     (performed, waiting) = commands.run_json("petition list")
     assert (performed["url"], waiting["ended_at"]) == ("https://example.invalid/1", None)
+    (followed,) = commands.run_json("followup list")
+    assert (followed["id"], followed["state"], followed["task_id"]) == ("acme/app#7", "open", TASK)
+    assert commands.run_json("followup show", "Acme/App#7") == followed
+    assert commands.run_json("followup stop", "acme/app#7", "--reason", "done")["state"] == "ended"
     (assignment,) = commands.run_json("assignment list")
     shown = {
         assignment["id"]: commands.run_json("assignment show", assignment["id"]),
@@ -312,7 +317,7 @@ def _event(commands: JsonCommands, directory: Path) -> str:
     return event
 
 
-async def _furnish(realm: Path) -> None:
+async def _store_items_of_the_court(realm: Path) -> None:
     """Create an assignment with a question, a performed petition, and one that waits for a person."""
     now = utc_now()
     application = declare_application(Realm())
@@ -348,6 +353,10 @@ async def _furnish(realm: Path) -> None:
                 id=f"petition-{number}", number=number, body={"body": "Hello."}, created_at=now, **comment, **more
             )
             await save_petition(transaction, petition, None)
+        commits = {"branch": "kingdom/it", "base": "main", "head": "c0ffee" + "0" * 34}
+        times = {"created_at": now, "ends_at": now + timedelta(days=14)}
+        pull: dict[str, Any] = {"id": "acme/app#7", "repo": "acme/app", "number": 7, **commits, **times}
+        await follow_pull_request(transaction, Followup(assignment_id=TASK, **pull, **whose))
 
 
 def test_commands_about_the_web(commands: JsonCommands) -> None:
@@ -361,7 +370,7 @@ def test_commands_about_the_web(commands: JsonCommands) -> None:
     assert commands.ran >= of_nouns(WEB) - {"web open", "web run", "web sessions revoke"}
 
 
-def test_every_command_is_run_by_a_scene_or_has_no_json() -> None:
+def test_every_command_is_run_by_a_test_or_has_no_json() -> None:
     names = {name.split()[0] for name in COMMANDS}
     assert names == BUS | COURT | RUNS | WEB | ELSEWHERE | WITHOUT
     assert {name for name in COMMANDS if json_result_of(COMMANDS[name].callback) is None} == of_nouns(WITHOUT)

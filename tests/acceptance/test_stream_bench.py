@@ -12,7 +12,7 @@ SHORT = ("--entries", "600", "--kills", "2", "--cuts", "4")
 
 @pytest.mark.benches
 @pytest.mark.parametrize("backend", ["files", "postgres"])
-def test_clients_hold_the_log_although_the_server_is_killed_and_connections_are_cut(backend: str) -> None:
+def test_clients_receive_the_whole_log_although_the_server_is_killed_and_connections_are_cut(backend: str) -> None:
     done = bench("stream", "--backend", backend, *SHORT, "--json", "-", ends_with=0)
     figures = json.loads(done.stdout.splitlines()[-1])[backend]
     assert figures["entries"] == 600

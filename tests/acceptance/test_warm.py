@@ -16,7 +16,7 @@ def environment(directory: Path) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "KINGDOM_DATABASE_URL": f"file:{directory / 'realm'}"}
 
 
-def test_it_finds_modules_of_its_directory_and_none_of_the_tests(tmp_path: Path) -> None:
+def test_a_command_finds_no_modules_of_the_tests(tmp_path: Path) -> None:
     code, _, complaint = warm.run((*PUBLISH, "tests.acceptance.shop:app"), tmp_path, environment(tmp_path))
     assert (code, "there is no module 'tests'" in complaint) == (2, True)
 
@@ -35,7 +35,7 @@ async def test_a_program_has_its_arguments_its_environment_and_an_exit_code(monk
     await program.end()
 
 
-async def test_a_program_listens_and_can_be_killed() -> None:
+async def test_a_program_reads_its_input_and_can_be_killed() -> None:
     program = await warm.start("code", "-q", stdin=True, stdout=True)
     assert program.stdout
     program.write(b"print(6 * 7, flush=True)\n")

@@ -55,7 +55,7 @@ async def test_asking_for_a_taken_key_does_not_keep_it_longer(scene: Scene) -> N
     await eventually(lambda: take(scene.bus, key), "the key expires in its own time")
 
 
-async def test_of_many_concurrent_requests_one_gets_the_key(scene: Scene) -> None:
+async def test_only_one_of_many_concurrent_requests_gets_the_key(scene: Scene) -> None:
     gate = asyncio.Barrier(8)
 
     async def ask() -> bool:
@@ -80,7 +80,7 @@ async def test_a_request_for_a_held_key_waits_for_the_outcome(scene: Scene) -> N
         assert await asking
 
 
-async def test_of_five_transactions_only_the_one_that_takes_the_key_publishes(scene: Scene) -> None:
+async def test_only_the_one_of_five_transactions_that_takes_the_key_publishes(scene: Scene) -> None:
     async def arrive() -> None:
         async with scene.bus.transaction() as transaction:
             if await transaction.once("webhook", "delivery-1", HOUR):

@@ -20,7 +20,7 @@ async def put(scene: Scene, *records: Record) -> None:
             await transaction.put(record)
 
 
-async def test_of_many_records_either_all_are_stored_or_none(scene: Scene) -> None:
+async def test_either_all_of_many_records_are_stored_or_none(scene: Scene) -> None:
     await put(scene, job(1), job(2), job(3))
     fresh = [job(1, version=1, doc={"n": 1}), job(2, version=1, doc={"n": 2}), job(4), job(5)]
     for late in (job(3, version=7), job(3)):

@@ -55,7 +55,7 @@ async def test_a_transaction_that_is_cancelled_twice_gives_its_connection_back(d
 async def test_a_task_cancelled_as_its_connection_arrives_does_not_use_it(dsn: str, turns: int) -> None:
     async with open_bus(dsn, JOBS, connections=1) as bus:
         waiting = await _next_in_line(bus)
-        if await _came_before_the_cancellation(waiting, turns):
+        if await _ended_before_the_cancellation(waiting, turns):
             await bus.pool.putconn(waiting.result())
         await bus.publish(Envelope(type="Job", stream="jobs"))
 
@@ -65,7 +65,7 @@ async def test_a_task_cancelled_as_the_pool_closes_ends_as_cancelled(dsn: str, t
     async with open_bus(dsn, JOBS, connections=1) as bus, bus.pool.connection():
         waiting = await _in_line(bus)
         closing = asyncio.create_task(bus.pool.close())
-        if await _came_before_the_cancellation(waiting, turns):
+        if await _ended_before_the_cancellation(waiting, turns):
             assert isinstance(waiting.exception(), PoolClosed)
         await closing
 
@@ -78,7 +78,7 @@ async def test_a_task_cancelled_as_the_bus_opens_does_not_continue(dsn: str, tur
         assert not opening.done()
         await asyncio.sleep(0)
     is_full.set()
-    is_open = await _came_before_the_cancellation(opening, turns)
+    is_open = await _ended_before_the_cancellation(opening, turns)
     assert bus.pool.closed is not is_open
     await bus.close()
 
@@ -101,7 +101,7 @@ async def test_a_cancelled_close_releases_everything(backend: BackendUnderTest) 
     assert is_refused
 
 
-async def test_an_error_that_follows_upon_a_cancellation_does_not_take_its_place(dsn: str) -> None:
+async def test_an_error_during_a_cancellation_does_not_replace_it(dsn: str) -> None:
     async with open_bus(dsn, JOBS) as bus:
 
         async def sleep_on_the_server() -> None:
@@ -141,18 +141,18 @@ async def test_cancelled_statements_end_on_the_server_and_leave_the_connection_u
 
 @pytest.mark.parametrize("turns", range(TURNS))
 @pytest.mark.parametrize(("statements", "commit_each"), [(1, False), (3, False), (3, True)])
-async def test_the_answer_to_cancelled_statements_is_not_taken_for_a_later_one(
+async def test_the_answer_to_cancelled_statements_is_not_returned_for_later_ones(
     dsn: str, statements: int, turns: int, *, commit_each: bool
 ) -> None:
     async with open_bus(dsn, JOBS, connections=1) as bus, bus.pool.connection() as connection:
         session = connection.info.backend_pid
         for earlier in range(2):
             asking = asyncio.create_task(_answers(connection, *[earlier] * statements, commit_each=commit_each))
-            await _came_before_the_cancellation(asking, turns)
+            await _ended_before_the_cancellation(asking, turns)
         assert await _answers(connection, 7, 8) == [(7, session), (8, session)]
 
 
-async def _came_before_the_cancellation(task: asyncio.Task[Any], turns: int) -> bool:
+async def _ended_before_the_cancellation(task: asyncio.Task[Any], turns: int) -> bool:
     """Cancel a task after some turns of the loop, and return whether it had ended by then."""
     for _ in range(turns):
         await asyncio.sleep(0)

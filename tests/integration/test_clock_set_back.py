@@ -1,4 +1,4 @@
-"""The clock of the server is set back by an hour: only events with a chosen time wait longer."""
+"""The clock of the server is set back by an hour: only events with a chosen time wait an hour longer."""
 
 from datetime import UTC, datetime
 
@@ -30,6 +30,7 @@ async def set_clock_back(bus: PostgresBus) -> None:
 
 
 async def claim(bus: PostgresBus, declared: Stream) -> list[Delivery]:
+    # The pace of a stream may skip events that are due earlier than the last claimed one.
     bus._paces.clear()
     return await bus.claim(declared.name, 10, "test")
 
@@ -45,7 +46,7 @@ def event(kind: str) -> Envelope:
 
 
 @BOTH
-async def test_due_events_are_due_after_the_clock_was_set_back(dsn: str, declared: Stream, kind: str) -> None:
+async def test_a_reap_makes_due_events_due_again(dsn: str, declared: Stream, kind: str) -> None:
     async with open_bus(dsn, declared) as bus:
         await bus.publish(event(kind), event(kind))
         await set_clock_back(bus)
@@ -54,7 +55,7 @@ async def test_due_events_are_due_after_the_clock_was_set_back(dsn: str, declare
         assert len(await claim(bus, declared)) == 2
 
 
-async def test_the_events_of_every_stream_are_due(dsn: str) -> None:
+async def test_a_reap_makes_the_events_of_every_stream_due_again(dsn: str) -> None:
     declared = [stream(name, name.title()) for name in ("first", "second", "third")]
     async with open_bus(dsn, *declared) as bus:
         await bus.publish(*(event(each.name.title()) for each in declared))
@@ -83,7 +84,7 @@ async def test_a_wait_starts_over_and_a_requested_time_stays(dsn: str, declared:
         assert [row["at"] for row in moments] == [TOMORROW, TOMORROW]
 
 
-async def test_the_next_event_of_a_key_is_due(dsn: str) -> None:
+async def test_released_events_of_a_key_are_due(dsn: str) -> None:
     async with open_bus(dsn, LINE) as bus:
         await bus.publish(event("Step"), event("Step"))
         first, second = await claim(bus, LINE)
@@ -103,7 +104,7 @@ async def test_a_lease_of_a_dead_worker_ends_after_its_own_length(dsn: str) -> N
         assert lease["brief"]
 
 
-async def test_only_the_next_events_of_a_stream_are_checked(dsn: str) -> None:
+async def test_one_reap_repairs_at_most_1000_events_of_a_stream(dsn: str) -> None:
     async with open_bus(dsn, JOBS) as bus:
         await bus.publish(*(event("Job") for _ in range(1100)), at=TOMORROW)
         await rows(bus, "UPDATE kingdom.outbox_event SET not_before = NULL, updated_at = now() + interval '1 h'")

@@ -96,6 +96,6 @@ async def test_a_stopped_worker_that_sends_after_its_lease_has_no_effect(
 
             await eventually(sent_late)
             assert [state for state, _ in await attempts(bus)] == ["UNKNOWN", "ACKED"]
-    heirs, late = target.seen
-    assert late.fence < heirs.fence
-    assert target.done == [heirs.identifier]
+    by_successor, late = target.seen
+    assert late.fence < by_successor.fence
+    assert target.done == [by_successor.identifier]

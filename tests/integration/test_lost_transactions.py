@@ -1,4 +1,4 @@
-"""A server that lost confirmed transactions: they are handled again, nothing is stuck, no stale holder counts."""
+"""The server loses confirmed transactions: their events run again, none is stuck, and no stale holder can settle."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -217,7 +217,7 @@ async def test_only_an_empty_store_accepts_an_import(old: Scene, new: Scene, tmp
     assert await contents(new) == before
 
 
-async def test_a_file_that_breaks_off_while_it_is_read_leaves_nothing(old: Scene, new: Scene, tmp_path: Path) -> None:
+async def test_a_file_that_ends_too_early_leaves_the_new_store_empty(old: Scene, new: Scene, tmp_path: Path) -> None:
     await fill_every_state(old)
     file = tmp_path / "store.jsonl"
     await export(transfer_of(old.bus), file)

@@ -251,7 +251,9 @@ async def test_an_idle_transaction_is_ended_and_releases_its_rows(pooled: str, d
         assert await statuses(bus) == {"DONE": 1}
 
 
-async def test_sessions_that_others_use_next_carry_nothing_of_ours(cluster: PrivateCluster, dsn: str) -> None:
+async def test_a_session_that_others_use_next_has_no_settings_statements_or_locks_of_ours(
+    cluster: PrivateCluster, dsn: str
+) -> None:
     with PrivateBouncer(cluster.dsn, pool_size=1) as narrow:
         pooled = narrow.dsn(str(conninfo_to_dict(dsn)["dbname"]))
         async with through(pooled, idle_limit=timedelta(seconds=7)) as bus:

@@ -27,7 +27,7 @@ def step(key: str) -> Envelope:
 @pytest.mark.parametrize(
     ("declared", "envelopes", "name"),
     [
-        (JOBS, ONE, "publish_one"),
+        (JOBS, ONE, "publish_one_fresh"),
         (JOBS, numbered("Job", COPIES_PER_STATEMENT), "publish_fresh"),
         (LINE, STEPS[:1], "publish_ordered"),
         (LINE, STEPS, "publish_ordered"),
@@ -43,7 +43,7 @@ async def test_a_publish_of_new_events_is_one_statement(
 
 
 @pytest.mark.parametrize("ended", [False, True])
-async def test_of_more_events_than_a_statement_takes_all_are_published_and_each_duplicate_is_named(
+async def test_more_events_than_one_statement_takes_are_all_published_and_each_duplicate_is_named(
     dsn: str, *, ended: bool
 ) -> None:
     async with open_bus(dsn, JOBS) as bus:

@@ -27,7 +27,7 @@ def set_read_only(dsn: str, value: str) -> None:
         connection.execute(f"ALTER DATABASE {connection.info.dbname} SET default_transaction_read_only = {value}")
 
 
-async def test_a_session_that_met_a_read_only_node_is_given_up(dsn: str) -> None:
+async def test_a_session_on_a_read_only_server_is_replaced(dsn: str) -> None:
     async with open_bus(dsn, JOBS) as bus:
         await bus.publish(Envelope(type="Job"))
         (delivery,) = await bus.claim("jobs", 1, "test")
@@ -98,7 +98,7 @@ async def _forward(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> 
 
 
 @pytest.mark.timing
-async def test_a_server_that_falls_silent_is_left_for_a_new_connection(
+async def test_a_connection_to_a_server_that_falls_silent_is_replaced(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy = Proxy(dsn)
@@ -131,11 +131,11 @@ async def test_a_server_that_falls_silent_is_left_for_a_new_connection(
         ("postgresql://one/k", None),
     ],
 )
-def test_the_primary_is_taken_where_several_hosts_are_named(dsn: str, attributes: str | None) -> None:
+def test_the_primary_is_chosen_if_several_hosts_are_named(dsn: str, attributes: str | None) -> None:
     assert conninfo_to_dict(with_timeouts(dsn)).get("target_session_attrs") == attributes
 
 
-def test_a_vanished_server_is_noticed_before_a_lease_ends() -> None:
+def test_connections_check_for_a_vanished_server_every_few_seconds_unless_the_address_says_otherwise() -> None:
     given = conninfo_to_dict(with_timeouts("postgresql://one/k?keepalives_idle=60"))
     assert (given["keepalives_interval"], given["keepalives_count"], given["tcp_user_timeout"]) == ("5", "3", "10000")
     assert given["keepalives_idle"] == "60"

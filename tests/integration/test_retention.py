@@ -97,7 +97,7 @@ async def test_rows_that_fell_into_the_default_move_to_their_partition(dsn: str)
         assert len(await CompleteLogOperations(bus).read_log(LogCursor(), 10)) == 3
 
 
-async def test_rows_of_days_that_had_no_partition_leave_with_their_age(dsn: str) -> None:
+async def test_old_rows_of_days_without_a_partition_are_removed(dsn: str) -> None:
     async with open_bus(dsn, stream("jobs", "Job")) as bus:
         operations = PostgresOperations(bus)
         await finish(bus, 3)
@@ -108,7 +108,7 @@ async def test_rows_of_days_that_had_no_partition_leave_with_their_age(dsn: str)
         assert await counts(bus) == []
 
 
-async def test_partitions_are_dropped_by_their_age_and_each_table_has_its_own(dsn: str) -> None:
+async def test_partitions_are_dropped_at_the_age_that_their_table_sets(dsn: str) -> None:
     async with open_bus(dsn, stream("jobs", "Job")) as bus:
         for offset in (9, 5, 0):
             day = datetime.now(UTC).date() - offset * DAY
@@ -297,7 +297,7 @@ async def test_a_long_reader_does_not_block_settlements_behind_the_cleaner(dsn: 
         assert report.partitions_dropped == len(old)
 
 
-async def test_partitions_are_like_their_default(dsn: str) -> None:
+async def test_partitions_have_the_columns_and_indexes_of_their_default(dsn: str) -> None:
     async with open_bus(dsn, stream("jobs", "Job")) as bus:
         await PostgresOperations(bus).retain(Retention(partitions_ahead_days=0))
         for parent in PARENTS:

@@ -1,4 +1,4 @@
-"""Texts of runs on PostgreSQL: appended once, read flat, and dropped with the partition of their day."""
+"""Texts of runs on PostgreSQL: appended once, read at a constant cost, and dropped with the partition of their day."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -131,7 +131,7 @@ async def fill(bus: PostgresBus, first: int, count: int, *, age: int = 0) -> Non
     )
 
 
-async def test_old_pieces_leave_with_their_partition_and_no_row_is_deleted(dsn: str) -> None:
+async def test_old_pieces_are_dropped_with_their_partition_and_no_row_is_deleted(dsn: str) -> None:
     async with ExplainedBus(dsn, Topology(()), connections=1) as bus:
         texts, operations = PostgresRunTexts(bus), PostgresOperations(bus)
         await operations.retain(Retention())

@@ -28,7 +28,7 @@ from tests.contract.complete_log import CompleteLogOperations
 from tests.integration.catalog import Catalog, read_catalog
 from tests.integration.running import MARKS, at_work, eventually, numbered, open_bus, stream
 
-# Only migrations keep their own table.
+# Migrations create this table. The schema file does not have it.
 BOOKKEEPING = frozenset({"migration", "migration_pkey"})
 SCHEMA_FILE = files("kingdom.backends.postgres") / "schema.sql"
 
@@ -186,7 +186,7 @@ async def wait_for_log(operations: PostgresOperations, after: LogCursor, *types:
     return found
 
 
-async def test_two_schemas_of_one_database_live_side_by_side(bare: Databases) -> None:
+async def test_two_schemas_of_one_database_do_not_mix(bare: Databases) -> None:
     dsn = bare.make()
     await migrate(dsn, "first")
     await migrate(dsn, "second")

@@ -53,7 +53,9 @@ async def test_a_redriven_blocker_frees_its_key(psql: PsqlScene) -> None:
     assert ids(await psql.scene.drain("line")) == ids(events)
 
 
-async def test_an_event_has_its_old_place_before_the_head_and_right_after_a_run_in_flight(psql: PsqlScene) -> None:
+async def test_a_redriven_event_returns_to_its_place_before_the_head_or_right_after_a_run_in_flight(
+    psql: PsqlScene,
+) -> None:
     await psql.scene.bus.publish(*(skip(number=number) for number in range(3)))
     await psql.redrives(await psql.scene.kill_next("skipping"))
     assert numbers(await psql.scene.drain("skipping")) == [0, 1, 2]

@@ -89,7 +89,7 @@ async def test_a_cancelled_event_that_is_given_back_does_not_run_again(dsn: str)
     assert runs == 1
 
 
-async def test_the_reaper_is_not_held_up_by_leases_with_nothing_in_them(dsn: str) -> None:
+async def test_leases_without_events_do_not_delay_the_reaper(dsn: str) -> None:
     async with open_bus(dsn, stream("work", "Work")) as bus:
         await rows(
             bus,

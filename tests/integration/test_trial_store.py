@@ -97,7 +97,7 @@ async def test_only_connections_of_the_processes_under_test_are_cut(
 
 
 @pytest.mark.parametrize("keep", [True, False])
-async def test_a_lingering_transaction_is_kept_or_not_as_requested(
+async def test_a_slow_transaction_is_committed_or_rolled_back_as_requested(
     store: PostgresTrialStore, bus: PostgresBus, *, keep: bool
 ) -> None:
     async with store.slow_transaction(bus, seconds=0, keep=keep) as transaction:

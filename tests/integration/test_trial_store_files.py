@@ -163,7 +163,7 @@ def test_the_holder_of_the_lock_is_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-async def test_a_lingering_transaction_is_kept_or_not_as_requested(
+async def test_a_slow_transaction_is_committed_or_rolled_back_as_requested(
     store: FilesTrialStore, bus: FilesBus, *, keep: bool
 ) -> None:
     async with store.slow_transaction(bus, seconds=0, keep=keep) as transaction:

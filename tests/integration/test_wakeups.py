@@ -61,21 +61,48 @@ async def test_a_publish_after_a_pause_carries_its_own_wake_up(dsn: str, monkeyp
         await until_all(elsewhere, "DONE", 1)
 
 
-async def test_only_a_publish_after_a_pause_without_a_local_worker_carries_its_wake_up(
+async def test_a_publish_without_a_local_worker_takes_hints_along_unless_some_were_just_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wakeups = PostgresWakeups("ears", _send_nothing, None)
-    assert wakeups.to_publish({"jobs"}, events=1) == {"jobs"}
+    monkeypatch.setattr("kingdom.backends.postgres.wakeup._COALESCE_SECONDS", NEVER.total_seconds())
+    assert wakeups.take_hints({"jobs"}, events=1) == {"jobs"}
     wakeups.published({"jobs"}, events=1, sent={"jobs"})
-    assert wakeups.to_publish({"jobs"}, events=1) == set()
+    assert wakeups.take_hints({"jobs"}, events=1) == set()
     monkeypatch.setattr("kingdom.backends.postgres.wakeup._COALESCE_SECONDS", 0)
-    assert wakeups.to_publish({"jobs"}, events=1) == {"jobs"}
+    assert wakeups.take_hints({"jobs"}, events=1) == {"jobs"}
     # The first wait takes the hint, and the second one waits.
     await wakeups.wait({"jobs"}, NEVER)
     await wakeups.wait({"jobs"}, timedelta(0))
-    assert wakeups.to_publish({"jobs"}, events=1) == set()
-    assert wakeups.to_publish({"jobs"}, events=2) == {"jobs"}
+    assert wakeups.take_hints({"jobs"}, events=1) == set()
+    assert wakeups.take_hints({"jobs"}, events=2) == {"jobs"}
     await wakeups.close()
+
+
+async def test_hints_of_earlier_publishes_are_sent_once_and_those_of_later_ones_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[list[str]] = []
+
+    async def send(streams: list[str]) -> None:
+        sent.append(streams)
+
+    monkeypatch.setattr("kingdom.backends.postgres.wakeup._COALESCE_SECONDS", 0)
+    monkeypatch.setattr("kingdom.backends.postgres.wakeup._SEND_ALONE_SECONDS", 0)
+    wakeups = PostgresWakeups("ears", send, None)
+    wakeups.published({"jobs"}, events=1)
+    # Taken along before the task that sends hints has run.
+    assert wakeups.take_hints({"jobs"}, events=1) == {"jobs"}
+    # Committed by another task between the NOTIFY and its answer.
+    wakeups.published({"mails"}, events=1)
+    wakeups.published({"jobs"}, events=1, sent={"jobs"})
+    await wakeups.close()
+    assert sent == [["mails"]]
+    wakeups.take_hints({"jobs"}, events=1)
+    wakeups.published({"jobs"}, events=1)
+    wakeups.published({"jobs"}, events=1, sent={"jobs"})
+    await wakeups.close()
+    assert sent == [["mails"], ["jobs"]]
 
 
 async def test_wake_ups_work_again_after_the_listening_connection_was_terminated(dsn: str) -> None:
@@ -131,7 +158,7 @@ async def test_polling_alone_is_enough(dsn: str) -> None:
         await until_all(bus, "DONE", 1)
 
 
-async def test_a_joined_publish_wakes_by_a_nudge_after_its_commit(dsn: str) -> None:
+async def test_a_nudge_wakes_workers_for_a_publish_in_a_joined_transaction(dsn: str) -> None:
     jobs = stream("jobs", "Job")
     async with open_bus(dsn, jobs) as bus, open_bus(dsn, jobs) as elsewhere, at_work(bus, dispatcher(), poll=NEVER):
         await listening(elsewhere)

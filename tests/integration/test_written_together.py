@@ -31,7 +31,7 @@ async def test_transactions_that_put_the_same_records_in_opposite_orders_do_not_
     assert "is no longer at version 1" in str(conflict)
 
 
-async def test_of_several_final_records_each_keeps_its_first_end_until_it_is_opened_again(dsn: str) -> None:
+async def test_each_of_several_final_records_keeps_its_first_end_until_it_is_opened_again(dsn: str) -> None:
     kind = RecordKind(name="mark", directories=MARKS.directories, final=frozenset({"made"}), retention=HOUR)
     async with PostgresBus(dsn, Topology([stream("jobs", "Job")]), [kind]) as bus:
         await _put(bus, range(2), version=0)

@@ -1,4 +1,4 @@
-"""Texts that execute in a page without escaping, or that look like other texts."""
+"""Texts that would execute in a page that does not escape them, or that look like other texts."""
 
 _TAGS = (
     "<script>alert(1)</script>",

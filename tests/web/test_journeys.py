@@ -93,7 +93,9 @@ async def test_two_tabs_share_one_stream_and_the_leader_hands_over_without_a_gap
         await eventually(has_one_stream)
 
 
-async def test_a_paused_page_stands_still_and_a_resumed_page_shows_the_truth(browser: Browser, site: Site) -> None:
+async def test_a_paused_page_does_not_change_and_a_resumed_page_shows_the_current_state(
+    browser: Browser, site: Site
+) -> None:
     async with signed_in(browser, site) as context:
         page = await context.new_page()
         await page.goto(f"{site.url}/runs")

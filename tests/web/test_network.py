@@ -1,4 +1,4 @@
-"""Pages and the network: they need only their server, and after a long sleep they show the truth."""
+"""Pages and the network: they load only from their server, and show the current state after a long sleep."""
 
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -56,7 +56,7 @@ class TrimmedLog:
         return bus, operations
 
 
-async def test_a_page_that_slept_longer_than_the_log_shows_the_truth(
+async def test_a_page_that_slept_longer_than_the_log_is_kept_shows_the_current_state(
     browser: Browser, backend: BackendUnderTest, tmp_path: Path
 ) -> None:
     log, address = TrimmedLog(), WebSettings(address=f"127.0.0.1:{free_port()}")

@@ -98,7 +98,7 @@ class AssignmentCompleted(InternalEvent, frozen=True, kw_only=True):
 
 
 class AssignmentFailed(InternalEvent, frozen=True, kw_only=True):
-    """An assignment failed after all its retries."""
+    """An assignment failed, after `retry_count` retries."""
 
     type = "task.failed"
     actor = "general"
@@ -170,7 +170,7 @@ class SoldierTimeout(InternalEvent, frozen=True, kw_only=True):
 
 
 class SoldierKilled(InternalEvent, frozen=True, kw_only=True):
-    """The Chamberlain ended an agent session without an owner."""
+    """The Chamberlain killed an agent session that no run needs."""
 
     type = "soldier.killed"
     actor = "chamberlain"

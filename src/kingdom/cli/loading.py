@@ -82,6 +82,8 @@ def _load_court(noun: str) -> typer.Typer | None:
             from kingdom.cli.court.assignment import app
         case "petition":
             from kingdom.cli.court.petition import app
+        case "followup":
+            from kingdom.cli.court.followup import app
         case "cost":
             from kingdom.cli.court.cost import app
         case "simulate":

@@ -35,6 +35,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "event": "List and show events from outside systems, send one yourself, and route an event again.",
         "assignment": "List and show what the King assigned to Generals.",
         "petition": "List and show what agents asked for and what was done in outside systems.",
+        "followup": "List, show and stop the pull requests that Kingdom follows until they are merged.",
         "cost": "Show what the work costs by day, General, repository and model, and a forecast.",
         "simulate": "Show what other rules would have decided about past events.",
         "config": "Check the settings file, or print an example.",
@@ -75,7 +76,7 @@ NOUNS: tuple[str, ...] = tuple(name for name in WORDS if name not in ALIASES)
 
 
 def expand_alias(words: list[str]) -> tuple[list[str], str]:
-    """Return the words of the command that an alias or a former name stands for, and a note that says so."""
+    """Return the words of the command that an alias or a former name stands for, and a note that names both."""
     for short, full in (*(((alias,), full) for alias, full in ALIASES.items()), *FORMER_NAMES.items()):
         if tuple(words[: len(short)]) == short:
             note = f"`kingdom {' '.join(short)}` is short for `kingdom {' '.join(full)}`."

@@ -16,6 +16,8 @@ EVENT_TYPE = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
 _TYPE_LENGTH_MAX = 100
 # The type of an assignment that continues an earlier one with a person's answer.
 RESUME = "resume"
+# The type of an assignment that is a round of work on a followed pull request.
+FOLLOWUP = "github.followup"
 # The fields of a payload that can describe its event, the best first.
 _TITLE_FIELDS = ("title", "subject_title", "summary", "text", "key", "tag")
 _TITLE_LENGTH_MAX = 200
@@ -90,7 +92,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id": 
 class ExternalEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Something that happened outside Kingdom. `payload` is untrusted text and is only ever treated as data.
 
-    `outcome` adds detail to a final `status`: unrouted, superseded, failed.
+    `outcome` adds detail to a final `status`, such as unrouted, superseded or failed.
     """
 
     id: str

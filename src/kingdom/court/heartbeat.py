@@ -122,7 +122,8 @@ class RecordHeartbeatWriter(HeartbeatWriter):
 class MemberHeartbeatWriter(HeartbeatWriter):
     """Writes the heartbeats of a role and of its current members, such as the Generals.
 
-    A member that is not served gets no heartbeat, so that it is missed. The heartbeat of a removed member is ended.
+    A member that is not served gets no heartbeat, so that the Chamberlain reports it. The heartbeat of a removed member
+    is ended.
     """
 
     def __init__(self, create: Callable[[str], HeartbeatWriter], role: str, members: Members) -> None:

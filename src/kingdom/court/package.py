@@ -16,11 +16,12 @@ _Words = Annotated[str, Meta(min_length=1)]
 NAME_PATTERN = "^gen-[a-z0-9]+(-[a-z0-9]+)*$"
 _Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=60)]
 _Count = Annotated[int, Meta(ge=1)]
+_LOGIN = r"^[A-Za-z0-9][A-Za-z0-9-]*(\[bot\])?$"
 REVIEW = "github.review"
 ReviewEvent = Literal["APPROVE", "REQUEST_CHANGES", "COMMENT"]
 # An approval can cause a merge, so a policy must allow it explicitly.
 _DEFAULT_REVIEW_EVENTS: tuple[ReviewEvent, ...] = ("COMMENT", "REQUEST_CHANGES")
-# What CI and reviews depend on. A name without a slash counts in every folder.
+# The files that CI and reviews depend on. A name without a slash counts in every folder.
 PROTECTED_PATHS = (
     ".github/**",
     "CODEOWNERS",
@@ -158,6 +159,29 @@ class GeneralPolicy(PackageSection, frozen=True, kw_only=True):
     result_people: tuple[_Words, ...] = ()
 
 
+class RoundLimit(PackageSection, frozen=True, kw_only=True):
+    """How many rounds of work on a pull request may begin for one reason."""
+
+    rounds: Annotated[int, Meta(ge=0)]
+
+
+class FollowPolicy(PackageSection, frozen=True, kw_only=True):
+    """How a General works on the pull requests that its agents open, until they are merged or closed."""
+
+    # Whose reviews begin a round, by GitHub login. Empty means everyone with write permission, and no bot.
+    people: tuple[Annotated[str, Meta(pattern=_LOGIN)], ...] = ()
+    # For all rounds of a pull request together.
+    budget_usd: Annotated[float, Meta(gt=0)] = 20
+    review: RoundLimit = RoundLimit(rounds=5)
+    checks: RoundLimit = RoundLimit(rounds=3)
+    conflicts: RoundLimit = RoundLimit(rounds=2)
+    days: Annotated[float, Meta(gt=0, le=365)] = 14
+    # How long a round waits for more news, so that several reviews are one round.
+    debounce_seconds: Annotated[int, Meta(ge=0)] = 30
+    # Text for the agent of each round, such as how to test a change. It is part of the package, so it is trusted.
+    instructions: str = ""
+
+
 class General(PackageSection, frozen=True, kw_only=True):
     """The file `general.yaml` of a package. Generals with a lower `order` are offered an event first."""
 
@@ -170,6 +194,8 @@ class General(PackageSection, frozen=True, kw_only=True):
     default_repo: str | None = None
     channel: str = ""
     policy: GeneralPolicy = GeneralPolicy()
+    # Without it, a pull request is not followed.
+    follow: FollowPolicy | None = None
     # Additional files of the package that prompts may show.
     memory: tuple[str, ...] = ()
 

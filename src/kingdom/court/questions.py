@@ -18,6 +18,8 @@ WARNED_AFTER = timedelta(days=7)
 _KEPT = timedelta(days=7)
 # The choices of a yes-or-no question.
 APPROVE, REJECT = "approve", "reject"
+# The choices of a question about a followup.
+CONTINUE, STOP = "continue", "stop"
 # The workflow id of a question that no run waits for. Its expiry cancels nothing.
 WITHOUT_RUN = "none"
 
@@ -39,6 +41,7 @@ class HumanQuestion(
 ):
     """One question. Its id is that of the root assignment. `assignment_id` is the assignment that asks.
 
+    A question about a `followup` is whether another round of work may begin; its id is that of the last round.
     A question about a `petition` has the petition's id, so its answers cannot be confused with others. `people` are
     those who may answer; empty means everyone. `default` is the answer if the time runs out.
     """
@@ -51,6 +54,7 @@ class HumanQuestion(
     asked_at: datetime
     due_at: datetime
     petition: str = ""
+    followup: str = ""
     status: QuestionStatus = msgspec.field(default_factory=lambda: QuestionStatus.OPEN)
     choices: tuple[str, ...] = ()
     # Whether the answer must be one of the choices.

@@ -63,7 +63,7 @@ def decode_json(raw: bytes) -> Any:
 
 
 def github_headers(token: str = "") -> dict[str, str]:
-    """Return the headers of every GitHub request. Without a token, the request says itself who sends it."""
+    """Return the headers of every GitHub request. Without a token, each request adds its own authorization."""
     return {
         **(bearer(token) if token else {}),
         "Accept": "application/vnd.github+json",

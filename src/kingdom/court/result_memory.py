@@ -19,8 +19,8 @@ from kingdom.workflow.past_results import (
 
 # A prompt shows at most this many results for a placeholder.
 SHOWN_MAX = 5
-# The payload field with the person who caused an event, by source. A Jira event does not say who caused it. Events of
-# other sources can be created only by people who have access to the realm.
+# The payload field with the person who caused an event, by source; "" means that the events of a source do not tell.
+# Events of sources that are not listed can be created only by people who have access to the realm.
 _PERSON_FIELDS = {"github": "actor", "slack": "user", "jira": ""}
 _SCHEDULE = "schedule-"
 _TEXT_LENGTH_MAX = 1000
@@ -30,7 +30,7 @@ _NAME_LENGTH_MAX = 200
 async def remember_result(
     transaction: Transaction, root: Assignment, result: Mapping[str, Any], policy: GeneralPolicy, at: datetime
 ) -> None:
-    """Store the result of an assignment for later runs, if a permitted person caused its event."""
+    """Store a result for later runs, if a permitted person caused the event of `root`, its first assignment."""
     if is_by_permitted_person(root, policy):
         await save_past_result(transaction, _to_past_result(root, result, at))
 
@@ -72,7 +72,8 @@ def _source(assignment: Assignment) -> str:
 
 
 def _person(assignment: Assignment) -> str:
-    person = assignment.payload.get(_PERSON_FIELDS.get(_source(assignment)) or "actor")
+    field = _PERSON_FIELDS.get(_source(assignment), "actor")
+    person = assignment.payload.get(field) if field else ""
     return person if isinstance(person, str) else ""
 
 

@@ -63,7 +63,7 @@ class DemoCourt:
 async def open_demo_court(directory: Path, database_url: str = "") -> AsyncIterator[DemoCourt]:
     """Create everything in an empty directory and start the roles. The roles end with the block.
 
-    Without the address of another empty store, the store is in the directory too.
+    `database_url` is the address of an empty store; by default the store is in the directory too.
     """
     file, realm = directory / FILE, directory / "realm"
     settings = Settings.read(file=file, database_url=database_url or f"file:{realm}")

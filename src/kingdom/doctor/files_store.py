@@ -6,7 +6,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -26,7 +26,9 @@ _FREE_INODES_LEAST = 10_000
 async def check_directory(context: CheckContext) -> CheckResult:
     """Check whether the directories of the realm and of the soldiers can be written or created."""
     soldiers = context.realm.soldiers.directory
-    directories = [context.data_directory, *([Path(soldiers)] if soldiers else [])]
+    directories = {"database_url": context.data_directory}
+    if soldiers:
+        directories["soldiers.directory"] = Path(soldiers)
     return await context.compute_once("directory", lambda: run_in_thread(lambda: _check_directories(directories)))
 
 
@@ -74,8 +76,10 @@ async def check_leases(context: CheckContext) -> CheckResult:
     )
     if not files.orphans:
         return ok("no lease belongs to a process that has ended")
-    summary = "{}, such as {} of process {}".format(len(files.orphans), *files.orphans[0])
-    return warn(f"leases belong to processes that have ended: {summary}", "kingdom up, which frees them")
+    stream, pid = files.orphans[0]
+    example = f"one on the stream {stream} of process {pid}"
+    found = f"{len(files.orphans)} lease(s) belong to processes that have ended, such as {example}"
+    return warn(found, "kingdom up, which frees them")
 
 
 async def check_event_files(context: CheckContext) -> CheckResult:
@@ -98,12 +102,12 @@ def _read_space(directory: Path) -> tuple[Path, os.statvfs_result]:
     return existing, os.statvfs(existing)
 
 
-def _check_directories(directories: list[Path]) -> CheckResult:
-    results = [_check_writable(directory) for directory in directories]
+def _check_directories(directories: Mapping[str, Path]) -> CheckResult:
+    results = [_check_writable(setting, directory) for setting, directory in directories.items()]
     return next((result for result in results if result.status is Status.FAIL), results[0])
 
 
-def _check_writable(directory: Path) -> CheckResult:
+def _check_writable(setting: str, directory: Path) -> CheckResult:
     shown, existing = directory.absolute(), _nearest_existing(directory)
     if not existing.is_dir():
         return fail(f"{existing.absolute()} is not a directory", f"mv {existing.absolute()} {existing.absolute()}.old")
@@ -112,7 +116,7 @@ def _check_writable(directory: Path) -> CheckResult:
             pass
     except OSError as error:
         owner = f"sudo chown -R $USER {existing.absolute()}" if error.errno in (errno.EACCES, errno.EPERM) else ""
-        fix = owner or f"make {existing.absolute()} writable, or name another directory as database_url"
+        fix = owner or f"make {existing.absolute()} writable, or name another directory as {setting}"
         return fail(f"{existing.absolute()} cannot be written: {error.strerror}", fix)
     return ok(f"{shown} can be written" if directory.exists() else f"{shown} does not exist yet and can be created")
 

@@ -1,4 +1,4 @@
-"""The register of the processes that play the roles of a court.
+"""The register of the processes that run the roles of a court.
 
 A process enters itself when it starts, and removes its entry when it stops as intended. So a process knows whether it
 starts or stops the court as a whole, and whether it replaces a process of its role that died. This works with every

@@ -39,7 +39,7 @@ class FaultQueue:
         self._waiting.extend(faults)
 
     def take(self, method: str, path: str) -> ServerFault | None:
-        """Return the first fault that matches a request or push, or None. The fault then happens one time less."""
+        """Return the first fault that matches a request or push, or None. This uses up one of its `times`."""
         for fault in self._waiting:
             if fault.method in ("*", method) and fnmatchcase(path, fault.path):
                 fault.times -= 1

@@ -40,7 +40,7 @@ class AccessCheck:
     port: int
 
     async def admit(self, request: web.Request, right: Right | Audience) -> Visitor:
-        """Return the visitor behind a request that `check_address` accepted, or raise why the request is refused."""
+        """Return the visitor who sent a request, after `check_address`. Raise an error if the request is refused."""
         token = _bearer_token(request)
         if request.method not in _SAFE_METHODS and token is None:
             self._check_origin(request)
@@ -64,7 +64,7 @@ class AccessCheck:
     async def _identify(self, request: web.Request, token: str | None) -> Visitor:
         if token is not None:
             return await self._by_secret(TOKEN, token)
-        # A proxy knows who sits there now; a session may be older.
+        # A proxy knows the current person. The session may be that of an earlier person.
         name = self._name_by_proxy(request)
         if self.settings.proxy and name in self.settings.proxy.people:
             return Visitor(name=name, rights=self.settings.proxy.people[name], credential="proxy")
@@ -93,7 +93,7 @@ class AccessCheck:
         return bool(expected) and hmac.compare_digest(expected.encode(), given.encode(errors="replace"))
 
     def check_address(self, request: web.Request) -> None:
-        """Refuse a secret in the address, and another host: a foreign page may have a name for this machine."""
+        """Refuse a secret in the address, and a foreign Host: its site can point its own name at this machine."""
         _refuse_secret_in_address(request)
         if request.headers.get("Host", "").lower() not in self.settings.own_hosts(self.port):
             raise Refused(
@@ -102,7 +102,7 @@ class AccessCheck:
             )
 
     def _check_origin(self, request: web.Request) -> None:
-        """Refuse a change that another site asks the browser of a signed-in person for."""
+        """Refuse a change that a page of another site requests through the browser of a signed-in person."""
         site = request.headers.get("Sec-Fetch-Site")
         if site is not None:
             if site != "same-origin":

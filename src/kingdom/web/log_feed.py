@@ -63,7 +63,7 @@ class LogFeed:
         self.lag_seconds = 0.0
 
     async def join(self) -> None:
-        """Add a client. Later entries than `position` are then in the buffer."""
+        """Add a client. From then on, the entries after `position` are buffered."""
         self._clients += 1
         try:
             if self._opening is None:

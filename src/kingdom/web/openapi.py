@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the API, generated from the table of routes and the types. Run it to print it."""
+"""The OpenAPI 3.1 document of the API, generated from the table of routes and the types. This module prints it."""
 
 import re
 import sys
@@ -108,7 +108,7 @@ def _parameters(route: ApiRoute) -> Iterator[dict[str, Any]]:
 
 
 def _inlined(schema: dict[str, Any], shapes: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema of a query with the schemas of its enumerations, and without null, which a query cannot be."""
+    """Return the schema of a query parameter without references, and without null, which a parameter cannot be."""
     choices = [each for each in schema.get("anyOf", []) if each != {"type": "null"}]
     if len(choices) == 1:
         return _inlined(choices[0], shapes)

@@ -61,7 +61,7 @@ class WebServer:
             await self._announce(is_running=False)
 
     def stop(self, *, at_once: bool = False) -> None:
-        """End the server. Requests that are running have a few seconds to end, in both cases."""
+        """End the server. Running requests have a few seconds to end, even if `at_once` is set."""
         del at_once
         self._stopping.set()
 

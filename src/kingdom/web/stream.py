@@ -49,7 +49,7 @@ async def _always_valid() -> bool:
 class StreamSession:
     """The sign-in or token that a stream uses. The stream ends with it.
 
-    `is_valid` is asked once, after the stream can see revocations in the log.
+    `is_valid` is called once, when the stream already receives later revocations from the log.
     """
 
     id: str
@@ -83,8 +83,8 @@ class _OpenStream:
 class LogStream:
     """Serves the log to any number of clients, with one reader of the store per process.
 
-    `revoked_session` returns the id of the session that a log entry revokes, or None. Its streams are closed, also if
-    another process has revoked it.
+    `revoked_session` returns the id of the session that a log entry revokes, or None. Its streams are closed, even if
+    another process revoked it.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class LogStream:
         )
 
     async def stop(self) -> None:
-        """Tell every client to come back, end the streams, and stop reading."""
+        """Tell every client when to connect again, end the streams, and stop reading."""
         self._stopping = True
         self._feed.wake()
         with suppress(TimeoutError):

@@ -209,7 +209,7 @@ async def _delete(bus: Bus, kind: _ResourceKind[_Registered], resource_id: str, 
     async def conclude(transaction: Transaction) -> tuple[_Registered, tuple[str, ...]]:
         record, resource = await load_resource(transaction, kind.type, resource_id)
         if not resource.deleting:
-            resource.refuse_while_used(kind.label, kind.delete_operation, ())
+            resource.refuse_second_deletion(kind.label, kind.delete_operation)
             asked = f"cannot {kind.delete_operation} it, since another request changed it in the meantime"
             raise IllegalTransition(f"{kind.label} {resource_id}", ACTIVE, asked, (kind.delete_operation, "show"))
         users = await _workflows_with(transaction, kind, resource_id)

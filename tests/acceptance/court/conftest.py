@@ -30,6 +30,13 @@ def second_url(url: str, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(scope="package")
+def followed_url(url: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of the store of the court whose pull requests are followed."""
+    with _database(request, "followed_court") if url else nullcontext("") as followed:
+        yield followed
+
+
+@pytest.fixture(scope="package")
 def claude_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """The URL of the store of the court with real soldiers. One kind of store is enough for them."""
     with _database(request, "claude_court") as url:

@@ -45,7 +45,7 @@ _CHAMBERLAIN: Mapping[str, Any] = {
 @asynccontextmanager
 async def opened_court(directory: Path, url: str) -> AsyncIterator[Court]:
     """Open a court whose Chamberlain has finished a first day, and in which nothing else has happened."""
-    async with _empty_court(directory, url) as court:
+    async with empty_court(directory, url) as court:
         await _run_first_day(court)
         # After the first day: a role that is killed right after it removed a file has not logged the removal.
         await _create_old_files(court.processes)
@@ -57,14 +57,14 @@ async def opened_court(directory: Path, url: str) -> AsyncIterator[Court]:
 @asynccontextmanager
 async def opened_court_with(directory: Path, url: str, soldiers: Mapping[str, Any]) -> AsyncIterator[Court]:
     """Open a new court with other soldiers than the scripted ones."""
-    async with _empty_court(directory, url) as court:
+    async with empty_court(directory, url) as court:
         court.processes.write_settings({"soldiers": soldiers, "envoy": {"slack": _PATIENT_SLACK}})
         await asyncio.gather(*(court.processes.start(name) for name in ROLES))
         yield court
 
 
 @asynccontextmanager
-async def _empty_court(directory: Path, url: str) -> AsyncIterator[Court]:
+async def empty_court(directory: Path, url: str) -> AsyncIterator[Court]:
     """Open a court with stand-ins, people and Generals, but without roles."""
     application = declare_application(Realm())
     async with opened(directory, url) as processes:

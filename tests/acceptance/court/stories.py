@@ -38,7 +38,7 @@ class Story:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked(Story):
-    """A story with a question: the shown question, its record, and the later assignments.
+    """A story with a question: the shown question, its record, the assignment that waited, and the one that resumed it.
 
     `paths` are the files in the realm while the question was open.
     """
@@ -62,7 +62,7 @@ class Unrouted:
 
 @dataclass(frozen=True, kw_only=True)
 class Superseded:
-    """Two requests for the same review; the second replaced the first. `paths` are the files while both waited."""
+    """Two requests for the same review; the newer replaced the older. `paths` are the files while the older waited."""
 
     busy: Story
     older: ExternalEvent
@@ -121,7 +121,7 @@ async def question(court: Court) -> Asked:
 
 
 async def schedule(court: Court) -> Story:
-    """Let a schedule become due while no role is running."""
+    """Set the next time of a schedule to a time that has passed, as if the court had missed it."""
 
     async def known() -> Record | None:
         async with court.bus.transaction() as transaction:
@@ -182,8 +182,8 @@ async def superseded(court: Court) -> Superseded:
     """Request a review twice while another review has the only slot."""
     busy = await _request(court, "The first")
     await court.assignment(until="in_progress", repo=BUSY)
-    asked = await _request(court, "The second")
-    older = await _parked(court, asked)
+    number = await _request(court, "The second")
+    older = await _parked(court, number)
     paths = court.paths()
     # The times of GitHub have a precision of one second.
     second = utc_now().replace(microsecond=0)
@@ -192,13 +192,13 @@ async def superseded(court: Court) -> Superseded:
         return utc_now().replace(microsecond=0) > second
 
     await wait(a_second_later, "another second")
-    await court.processes.people("github", "review_request", repository=BUSY, number=asked)
+    await court.processes.people("github", "review_request", repository=BUSY, number=number)
     older = await court.event(until="completed", repo=BUSY, id=older.id)
     gate(court.processes).touch()
     return Superseded(
         busy=await ended(court, repo=BUSY, number=busy),
         older=older,
-        newer=await ended(court, repo=BUSY, number=asked, outcome="completed"),
+        newer=await ended(court, repo=BUSY, number=number, outcome="completed"),
         paths=paths,
     )
 

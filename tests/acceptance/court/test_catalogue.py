@@ -56,9 +56,7 @@ async def test_each_entry_has_the_actor_that_the_catalog_names(chronicled: list[
     assert [entry.data for entry in entries if read_log_entry(entry) is None] == []
 
 
-async def test_every_assignment_is_logged_from_its_creation_to_its_end(
-    court: Court, review_by_hook: tuple[Story, int]
-) -> None:
+async def test_a_review_is_logged_from_its_event_to_its_end(court: Court, review_by_hook: tuple[Story, int]) -> None:
     story, _ = review_by_hook
     ids = {story.event.id, story.task.id}
     logged = [
@@ -84,7 +82,7 @@ async def test_a_soldier_that_takes_too_long_is_reported(court: Court, oversleep
     assert killed["reason"] == "timeout"
 
 
-async def test_a_role_that_never_came_back_is_missed_once(court: Court, chronicled: list[LogEntry]) -> None:
+async def test_a_silent_role_is_reported_once(court: Court, chronicled: list[LogEntry]) -> None:
     assert chronicled
     assert len(await court.logged_data("system.heartbeat_missed", target=SILENT_ROLE)) == 1
 

@@ -41,7 +41,9 @@ async def test_a_review_that_a_webhook_asks_for_is_written_once(
     assert [each.id for each in await court.assignments(repo=REPO, target_general="gen-pr")] == [story.task.id]
 
 
-async def test_an_unannounced_review_is_found_and_written_once(court: Court, review_by_poll: tuple[Story, int]) -> None:
+async def test_a_review_without_a_webhook_is_found_and_written_once(
+    court: Court, review_by_poll: tuple[Story, int]
+) -> None:
     story, number = review_by_poll
     assert len(await reviews(court, POLLED, number)) == 1
     assert (story.event.type, story.event.outcome) == ("github.pr.review_requested", "completed")

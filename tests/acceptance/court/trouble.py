@@ -32,7 +32,7 @@ _NOBODYS_SOLDIER = "soldier-1700000000-000001"
 
 
 async def orphaned(court: Court) -> Story:
-    """Lose the host of a session while its agent works. The run continues elsewhere."""
+    """Record that the session of a working agent is on a host that does not exist. Wait until its run has ended."""
     await mention(court, LOST)
     task = await court.assignment(until="in_progress", repo=LOST)
 

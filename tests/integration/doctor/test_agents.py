@@ -54,7 +54,7 @@ async def test_an_agent_that_npm_has_installed_into_a_folder_is_found(tmp_path: 
     assert await report(tmp_path, agent="codex", agents="npm") == ("ok", f"codex 2.6.0 in {there}")
 
 
-async def test_the_claude_of_its_sdk_is_found_without_a_path(tmp_path: Path) -> None:
+async def test_the_claude_that_the_sdk_bundles_is_found_without_a_path(tmp_path: Path) -> None:
     bundled = (Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude").resolve()
     status, found = await report(tmp_path, agent="claude")
     assert (status, found.partition(" in ")[2]) == ("ok", str(bundled))
@@ -77,10 +77,10 @@ async def test_a_program_of_ones_own_is_found_and_not_run(tmp_path: Path) -> Non
         ({"agent": "gemini", "model": {"vendor": "openai"}}, "gemini uses models of gemini"),
     ],
 )
-async def test_settings_that_the_host_refuses_are_reported_with_what_to_do(
+async def test_settings_that_the_host_refuses_are_reported(
     tmp_path: Path, soldiers: dict[str, Any], reported: str
 ) -> None:
-    # The name on PATH is not the program that the host starts.
+    # There is a program `codex`, but the host starts `codex-acp`.
     write_program(tmp_path / "tools", "codex", "echo codex-cli 0.166.0")
     status, found = await report(tmp_path, **soldiers)
     assert (status, reported in found) == ("fail", True), found

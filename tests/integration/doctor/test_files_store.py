@@ -132,7 +132,10 @@ async def test_a_lease_of_a_killed_process_is_reported(store: str) -> None:
     died = await asyncio.create_subprocess_exec(sys.executable, "-c", CLAIM_AND_DIE, store)
     assert await died.wait() == -signal.SIGKILL
     report = await look_at("leases", url=store)
-    assert (report.status, "1, such as orders of process" in report.found) == ("warn", True)
+    assert (
+        report.status,
+        "1 lease(s) belong to processes that have ended, such as one on the stream orders of" in report.found,
+    ) == ("warn", True)
     assert report.fix.startswith("kingdom up")
 
 
@@ -169,3 +172,11 @@ async def test_a_directory_of_soldiers_that_cannot_be_made_is_reported(tmp_path:
     (tmp_path / "work").write_text("")
     report = await look_at("directory", config=write_settings(tmp_path, soldiers={"directory": "work/soldiers"}))
     assert (report.status, f"{tmp_path / 'work'} is not a directory" in report.found) == ("fail", True)
+
+
+async def test_the_setting_of_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    report = await look_at("directory", config=write_settings(tmp_path, soldiers={"directory": "/proc/soldiers"}))
+    assert (report.status, report.fix) == (
+        "fail",
+        "make /proc writable, or name another directory as soldiers.directory",
+    )

@@ -32,7 +32,7 @@ def send(servers: str, topic: str, count: int) -> int:
     return acknowledged
 
 
-def test_a_broker_takes_messages(broker: PrivateKafka) -> None:
+def test_a_broker_acknowledges_messages(broker: PrivateKafka) -> None:
     create_topic(broker.servers, "taken")
     assert send(broker.servers, "taken", 100) == 100
 
@@ -48,7 +48,7 @@ def test_a_cluster_leaves_neither_files_nor_processes() -> None:
 
 
 @pytest.mark.kafka
-def test_three_nodes_go_on_while_one_is_killed_and_take_it_back() -> None:
+def test_a_cluster_of_three_accepts_messages_while_a_node_is_killed_and_after_its_return() -> None:
     with PrivateKafka(3) as cluster:
         create_topic(cluster.servers, "killed", partitions=3)
         assert send(cluster.servers, "killed", 100) == 100

@@ -85,7 +85,7 @@ async def test_an_event_that_is_rolled_back_is_never_sent(
     assert numbers(brokers) == [2]
 
 
-async def test_a_transaction_whose_record_has_changed_meanwhile_carries_nothing(bus: PostgresBus) -> None:
+async def test_a_transaction_whose_record_has_changed_publishes_nothing(bus: PostgresBus) -> None:
     record = Record(kind="counter", id="a", state="open", doc={})
     async with bus.transaction() as transaction:
         await transaction.put(record)
@@ -162,7 +162,7 @@ async def test_an_event_whose_transaction_commits_late_is_not_left_behind(
     assert sorted(numbers(brokers)) == [1, 2]
 
 
-async def test_what_a_courier_did_not_commit_is_sent_once_by_its_successor(
+async def test_events_that_a_courier_did_not_commit_are_sent_once_by_its_successor(
     bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bus.publish(placed(1), placed(2))

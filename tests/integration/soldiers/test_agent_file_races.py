@@ -38,7 +38,10 @@ CALLS = (
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Actions of the host below a WorkSpace in which something is swapped; each returns what it read."""
+    """An action of the host in a WorkSpace, done safely and plainly, while the path `swapped` there is swapped.
+
+    Both functions return what they read.
+    """
 
     swapped: str
     safely: Callable[[Path], object]
@@ -93,7 +96,7 @@ class SwapInjector:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._real = {name: getattr(os, name) for name in CALLS}
-        self._left: list[Callable[[], None]] = []
+        self._actions_left: list[Callable[[], None]] = []
         self.has_swapped = False
         for name in CALLS:
             monkeypatch.setattr(os, name, self._with_injection(self._real[name]))
@@ -114,18 +117,18 @@ class SwapInjector:
             self._real["rename"](aside, name)
 
         self.has_swapped = False
-        self._left = [*([lambda: None] * call), swap, *([swap_back] if brief else [])]
+        self._actions_left = [*([lambda: None] * call), swap, *([swap_back] if brief else [])]
         try:
             yield
         finally:
-            self._left = []
+            self._actions_left = []
 
     def _with_injection(self, real: Callable[..., object]) -> Callable[..., object]:
         def injected_call(*arguments: object, **options: object) -> object:
-            if self._left:
+            if self._actions_left:
                 # The swap itself may fail, because the host also changes the path.
                 with suppress(OSError):
-                    self._left.pop(0)()
+                    self._actions_left.pop(0)()
             return real(*arguments, **options)
 
         return injected_call
@@ -206,6 +209,6 @@ def is_won(act: Callable[[Path], object], place: Path, meddling: AbstractContext
 
 
 def contents(folder: Path) -> dict[str, tuple[int, str]]:
-    """Return the entries of a folder with their permissions."""
+    """Return the entries of a folder with their permissions and texts."""
     paths = (folder, *folder.rglob("*"))
     return {str(path): (path.lstat().st_mode, path.read_text() if path.is_file() else "") for path in paths}

@@ -29,6 +29,7 @@ from tests.patience import PATIENCE_SECONDS
 NAMES = tuple(tool.name for tool in TOOLS)
 COMMAND_LINE = (sys.executable, "-c", "from kingdom.cli.machine.agent_mcp import app; app()")
 SUCCESS = {"status": "success", "summary": "all good"}
+PETITION = {"kind": "github.comment", "body": {"body": "hi"}}
 
 
 @pytest.fixture
@@ -142,11 +143,41 @@ async def test_the_check_of_mcp_servers_lists_the_tools_of_kingdom(tool_host: To
     assert await check_mcp_server(server, limit=timedelta(seconds=PATIENCE_SECONDS)) == NAMES
 
 
-async def test_an_unreachable_host_is_reported_to_the_agent(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("tool", "arguments"), [("report_result", SUCCESS), ("petition", PETITION)])
+async def test_an_agent_repeats_a_call_that_was_not_sent(tool: str, arguments: dict[str, Any], tmp_path: Path) -> None:
     async with client_of(*relay_command(f"unix:{tmp_path}/nobody")) as client:
-        is_error, text = await called(client, "report_result", **SUCCESS)
+        is_error, text = await called(client, tool, **arguments)
         assert is_error
-        assert ".kingdom-task.json" in text
+        assert text.startswith(f"{tool} did not reach the host (")
+        assert "Call it again; if that does not help, write your result to the file that .kingdom-task.json" in text
+
+
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        (b"", "it closed the connection"),
+        (b"HTTP/1.1 500 Internal Server Error\r\n\r\n", "it answered HTTP/1.1 500 Internal Server Error"),
+        (b"HTTP/1.1 200 OK\r\n\r\nnonsense", "JSON is malformed"),
+    ],
+)
+async def test_an_agent_repeats_any_call_without_a_readable_answer_except_a_petition(
+    response: bytes, reason: str, tmp_path: Path
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}}")
+        writer.write(response)
+        writer.close()
+
+    async with (
+        await asyncio.start_unix_server(answer, tmp_path / "host"),
+        client_of(*relay_command(f"unix:{tmp_path}/host")) as client,
+    ):
+        _, of_result = await called(client, "report_result", **SUCCESS)
+        _, of_petition = await called(client, "petition", **PETITION)
+    assert of_result.startswith(f"report_result got no readable answer from the host ({reason}")
+    assert "The call may have arrived. A second call does no harm. Call it again; if" in of_result
+    assert of_petition.startswith(f"petition got no readable answer from the host ({reason}")
+    assert "The call may have arrived. Do not call it again for the same purpose:" in of_petition
 
 
 async def test_concurrent_calls_are_all_answered(tool_host: ToolHost, tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ async def test_an_invalid_request_is_refused(client: ProxiedClient, request_: by
     assert bool(response) is bool(answer)
 
 
-async def test_a_host_that_cannot_be_reached_is_reported_as_such(tmp_path: Path, certificate: Path, web: Web) -> None:
+async def test_a_host_whose_address_cannot_be_found_is_reported(tmp_path: Path, certificate: Path, web: Web) -> None:
     def unknown(_: str) -> list[str]:
         raise OSError(-2, "Name or service not known")
 

@@ -10,7 +10,7 @@ POLICY = f"{APP}/policy.txt"
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
-async def test_processes_left_by_an_agent_change_nothing_after_the_check_of_its_work(scene: HostScene) -> None:
+async def test_processes_left_by_an_agent_change_nothing_while_its_work_is_checked(scene: HostScene) -> None:
     await scene.start_host()
     go = scene.folder / "go"
     late = f"(until test -e {go}; do sleep 0.01; done; echo everybody > {POLICY}) >/dev/null 2>&1 &"

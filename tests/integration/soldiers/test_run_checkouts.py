@@ -230,7 +230,7 @@ async def test_rolling_back_twice_returns_the_same_and_a_later_rescue_gets_a_num
     assert run("rev-parse", refs[0], cwd=bare(host, tree)) == rescued
 
 
-async def test_a_missing_commit_changes_nothing(trees: RunCheckouts, host: Path, source: Path) -> None:
+async def test_a_roll_back_to_a_missing_commit_changes_nothing(trees: RunCheckouts, host: Path, source: Path) -> None:
     first, second = a_tree(host, source), a_tree(host, source, "tree2")
     await trees.prepare([first, second])
     commits = await trees.commit([first], "nothing")
@@ -254,7 +254,7 @@ async def test_if_one_tree_cannot_be_reset_the_others_get_their_work_back(
     (first.path / "dirty.txt").write_text("dirty\n")
     (first.path / "file2.txt").unlink()
     before, status = files_of(first.path), run("status", "--porcelain", cwd=first.path)
-    # A directory in the place of a lock file cannot be removed as one.
+    # The lock files that git leaves are removed, but a directory of this name is not.
     blocked = bare(host, second) / "refs" / "heads" / f"{second.branch}.lock"
     (second.path / "file0.txt").write_text("other\n")
     await trees.commit([second], "other")

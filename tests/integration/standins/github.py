@@ -100,8 +100,8 @@ class Receiver:
         self._changed.set()
         return web.Response(status=self.statuses.pop(0) if self.statuses else 200)
 
-    async def has(self, count: int) -> list[str]:
-        """Wait for this many deliveries and return the names of all."""
+    async def wait_for(self, count: int) -> list[str]:
+        """Wait for at least `count` deliveries, and return the names of all."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self.got) < count:
                 self._changed.clear()

@@ -57,13 +57,13 @@ class Scene:
         """Return the official client; it does not retry by itself."""
         return AsyncWebClient(**{"token": BOT_TOKEN, "base_url": f"{self.url}/api/", "retry_handlers": [], **options})
 
-    async def connected(self, count: int = 1) -> None:
+    async def wait_until_connected(self, count: int = 1) -> None:
         async def are_connected() -> bool:
             return bool((await self.look("connections"))["connections"] == count)
 
         await eventually(are_connected)
 
-    async def nothing_is_pending(self) -> None:
+    async def wait_until_nothing_is_pending(self) -> None:
         async def is_empty() -> bool:
             return not (await self.look("state"))["pending"]
 
@@ -110,16 +110,16 @@ async def bolt(scene: Scene, app: AsyncApp) -> AsyncIterator[None]:
     handler = AsyncSocketModeHandler(app, APP_TOKEN, ping_interval=PING_SECONDS)
     try:
         await handler.connect_async()  # type: ignore[no-untyped-call]
-        await scene.connected()
+        await scene.wait_until_connected()
         yield
-        await scene.nothing_is_pending()
+        await scene.wait_until_nothing_is_pending()
     finally:
         await handler.close_async()  # type: ignore[no-untyped-call]
 
 
 @dataclass
 class Listener:
-    """A client that records every envelope, and acknowledges it on request."""
+    """A client that records every envelope, and acknowledges it unless `acknowledges` is False."""
 
     acknowledges: bool = True
     received: list[SocketModeRequest] = field(default_factory=list)
@@ -130,7 +130,7 @@ class Listener:
             await client.send_socket_mode_response({"envelope_id": request.envelope_id})
 
     async def wait_for(self, count: int) -> list[SocketModeRequest]:
-        """Wait for as many envelopes and return them."""
+        """Wait for at least `count` envelopes, and return all that were received."""
 
         async def has_received() -> bool:
             return len(self.received) >= count
@@ -158,7 +158,7 @@ async def listening(
     client.is_ping_pong_failing = is_stale  # type: ignore[method-assign]
     try:
         await client.connect()  # type: ignore[no-untyped-call]
-        await scene.connected(connections)
+        await scene.wait_until_connected(connections)
         yield listener
     finally:
         await client.close()  # type: ignore[no-untyped-call]

@@ -90,7 +90,7 @@ async def test_only_activity_that_concerns_our_user_is_reported(site: Site) -> N
     assert {thread["subject"]["type"] for thread in await threads(site)} == {"Issue", "PullRequest"}
 
 
-async def test_activity_of_our_user_is_no_notification_but_subscribes_them(site: Site) -> None:
+async def test_activity_of_our_user_is_no_notification_but_subscribes_the_user(site: Site) -> None:
     await site.happen("issue", title="Slow")
     await site.ask("POST", f"{ISSUES}/1/comments", json={"body": "Looking."})
     assert await threads(site) == []

@@ -188,7 +188,7 @@ async def test_the_webhook_of_an_app_names_the_installation(site: Site) -> None:
         await site.people("hook", url=receiver.url, secret=SECRET, app=APP)
         await site.people("issue", repository="acme/other", title="Elsewhere")
         await site.happen("issue", title="Here")
-        names = await receiver.has(2)
+        names = await receiver.wait_for(2)
     assert names == ["ping", "issues.opened"]
     assert receiver.got[1][2]["installation"] == {"id": installation}
     assert receiver.headers[1]["X-GitHub-Hook-Installation-Target-Type"] == "integration"

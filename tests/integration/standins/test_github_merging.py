@@ -37,7 +37,7 @@ async def test_a_push_moves_the_head_of_a_pull_request_and_is_announced(site: Si
     async with receiving() as receiver:
         await site.happen("hook", url=receiver.url, secret=SECRET)
         await site.happen("push", number=1, by="alice", sha=SECOND)
-        names = await receiver.has(3)
+        names = await receiver.wait_for(3)
         pushed = receiver.got[1][2]
     assert names == ["ping", "push", "pull_request.synchronize"]
     assert (pushed["ref"], pushed["before"], pushed["after"]) == ("refs/heads/feature", FIRST, SECOND)
@@ -182,7 +182,7 @@ async def test_labels_are_added_and_removed_with_a_webhook_each(site: Site) -> N
             return [label.name for label in pull.get_labels()]
 
         assert await site.official(change) == ["bug"]
-        names = await receiver.has(4)
+        names = await receiver.wait_for(4)
         labeled = receiver.got[1][2]
     assert names[1:] == ["pull_request.labeled", "pull_request.labeled", "pull_request.unlabeled"]
     assert (labeled["label"]["name"], labeled["sender"]["login"]) == ("autofix", "alice")

@@ -113,7 +113,7 @@ async def test_threads_are_listed_page_by_page_and_resolved(site: Site) -> None:
     async with receiving() as receiver:
         await site.happen("hook", url=receiver.url, secret=SECRET)
         before, resolved, after, at_last = await site.official(resolve)
-        names = await receiver.has(3)
+        names = await receiver.wait_for(3)
     (node,) = before["nodes"]
     comments = {"nodes": [{"body": "Line 2?", "author": {"login": "bob"}}]}
     about = {"isResolved": False, "isOutdated": False, "path": "a.py", "line": 2, "comments": comments}

@@ -38,7 +38,7 @@ async def receiver(site: Site) -> AsyncIterator[Receiver]:
     """A registered receiver that has got its ping."""
     async with receiving() as receiver:
         await site.happen("hook", url=receiver.url, secret=SECRET)
-        await receiver.has(1)
+        await receiver.wait_for(1)
         yield receiver
 
 
@@ -74,7 +74,7 @@ async def test_webhooks_are_signed_and_name_actor_action_and_target(site: Site, 
         "issues.opened",
         "issues.assigned",
     ]
-    assert await receiver.has(12) == names
+    assert await receiver.wait_for(12) == names
     payloads = {name: payload for _, name, payload in receiver.got}
     assert payloads["pull_request.review_requested"]["requested_reviewer"]["login"] == US
     assert payloads["pull_request.synchronize"]["after"] == "f" * 40
@@ -101,7 +101,7 @@ async def test_the_official_client_registers_a_webhook_for_some_events(site: Sit
         number, known, secret = await site.official(register)
         await site.pull_request()
         await site.happen("issue", title="Slow")
-        assert await receiver.has(2) == ["ping", "issues.opened"]
+        assert await receiver.wait_for(2) == ["ping", "issues.opened"]
         assert receiver.headers[1]["X-GitHub-Hook-ID"] == str(number)
         assert receiver.headers[1]["Content-Type"] == "application/x-www-form-urlencoded"
         assert (known, secret) == ([number], "*" * 8)
@@ -114,14 +114,14 @@ async def test_a_failed_webhook_comes_again_only_on_demand_and_under_its_identif
 ) -> None:
     receiver.statuses = [503]
     await site.happen("issue", title="Slow")
-    await receiver.has(2)
+    await receiver.wait_for(2)
     hook = int(receiver.headers[1]["X-GitHub-Hook-ID"])
     (failed,) = await failed_deliveries(site, hook)
     assert failed["status_code"] == 503
     path = f"/repos/{REPOSITORY}/hooks/{hook}/deliveries/{failed['id']}"
     kept = await site.read(path)
     assert (await site.ask("POST", f"{path}/attempts")).status == 202
-    assert await receiver.has(3) == ["ping", "issues.opened", "issues.opened"]
+    assert await receiver.wait_for(3) == ["ping", "issues.opened", "issues.opened"]
     assert receiver.got[1] == receiver.got[2]
     assert (kept["request"]["payload"], "body" in kept) == (receiver.got[2][2], False)
     assert [each["guid"] for each in await failed_deliveries(site, hook)] == [failed["guid"]]
@@ -138,7 +138,7 @@ async def test_webhooks_can_be_repeated_reordered_and_lost(site: Site, receiver:
     await site.happen("close", number=1)
     await site.happen("reopen", number=1)
     names = ["ping", "issues.opened", "issues.opened", "issues.reopened", "issue_comment.created"]
-    assert await receiver.has(5) == names
+    assert await receiver.wait_for(5) == names
     assert receiver.got[1] == receiver.got[2]
     (lost,) = await failed_deliveries(site, int(receiver.headers[0]["X-GitHub-Hook-ID"]))
     assert (lost["event"], lost["action"]) == ("issues", "closed")
@@ -189,7 +189,7 @@ async def test_a_killed_program_continues_where_it_stopped(tmp_path: Path) -> No
             await site.people("hook", url=receiver.url, secret=SECRET)
             await site.pull_request(reviewers=[US], at="2026-11-15T10:00:00Z")
             await site.ask("POST", f"{ISSUES}/1/comments", json={"body": "Looking."})
-            await receiver.has(4)
+            await receiver.wait_for(4)
             assert await failed_deliveries(site, int(receiver.headers[0]["X-GitHub-Hook-ID"])) == []
             before = await site.read("/notifications")
         assert process.returncode == -signal.SIGKILL
@@ -200,7 +200,7 @@ async def test_a_killed_program_continues_where_it_stopped(tmp_path: Path) -> No
             assert await site.calls() == ["POST issue comment"]
             await site.pull_request("other")
             assert [each["number"] for each in await site.read(ISSUES)] == [2, 1]
-            assert (await receiver.has(5))[4:] == ["pull_request.opened"]
+            assert (await receiver.wait_for(5))[4:] == ["pull_request.opened"]
 
 
 async def test_a_webhook_that_was_not_sent_before_a_stop_is_sent_after_it(tmp_path: Path) -> None:
@@ -208,14 +208,14 @@ async def test_a_webhook_that_was_not_sent_before_a_stop_is_sent_after_it(tmp_pa
     async with receiving() as receiver:
         async with standing_in(state) as site:
             await site.people("hook", url=receiver.url, secret=SECRET)
-            await receiver.has(1)
+            await receiver.wait_for(1)
             await site.faults({"kind": "delay", "method": "PUSH", "path": "issues.opened", "seconds": 3600})
             await site.happen("issue", title="Slow")
         kept = json.loads(state.read_bytes())
         kept["state"]["outbox"][0]["delay"] = 0
         state.write_text(json.dumps(kept))
         async with standing_in(state):
-            assert await receiver.has(2) == ["ping", "issues.opened"]
+            assert await receiver.wait_for(2) == ["ping", "issues.opened"]
 
 
 async def test_a_mistake_of_a_test_is_refused_and_changes_nothing(site: Site) -> None:

@@ -208,7 +208,7 @@ async def test_a_page_token_of_another_order_is_refused(site: Site) -> None:
     assert status == 400
 
 
-async def test_only_its_account_may_connect(site: Site) -> None:
+async def test_only_the_account_of_the_site_may_connect(site: Site) -> None:
     for wrong in ("", "Basic nonsense!", aiohttp.encode_basic_auth(EMAIL, "wrong"), "Bearer wrong"):
         status, answer = await site.ask("GET", "3/myself", headers={"Authorization": wrong})
         assert (status, answer["message"]) == (401, "Client must be authenticated to access this resource.")

@@ -164,7 +164,7 @@ async def test_an_unacknowledged_event_is_sent_again(scene: Scene, dana: str) ->
         first, second, *_ = await deaf.wait_for(2)
     async with listening(scene) as listener:
         await listener.wait_for(1)
-        await scene.nothing_is_pending()
+        await scene.wait_until_nothing_is_pending()
 
     assert first.payload["event_id"] == second.payload["event_id"] == listener.received[0].payload["event_id"]
     assert first.envelope_id != second.envelope_id
@@ -177,7 +177,7 @@ async def test_an_event_whose_connection_is_lost_goes_to_the_next_at_once(scene:
         await scene.do("messages", channel="dev", user=dana, text="Anybody?")
         await deaf.wait_for(1)
     async with listening(scene) as listener:
-        await scene.nothing_is_pending()
+        await scene.wait_until_nothing_is_pending()
 
     assert listener.texts() == ["Anybody?"]
 
@@ -186,7 +186,7 @@ async def test_slack_gives_up_on_an_app_that_stays_silent(scene: Scene, dana: st
     await scene.do("settings", ack_seconds=0.1, retries=2)
     async with listening(scene, acknowledges=False) as deaf:
         await scene.do("messages", channel="dev", user=dana, text="Anybody?")
-        await scene.nothing_is_pending()
+        await scene.wait_until_nothing_is_pending()
         await deaf.wait_for(3)
 
     assert deaf.texts() == ["Anybody?"] * 3
@@ -197,7 +197,7 @@ async def test_slack_gives_up_on_an_app_that_stays_silent(scene: Scene, dana: st
 async def test_a_click_whose_connection_is_lost_is_not_repeated(scene: Scene, dana: str) -> None:
     asked = await ask(scene)
     async with listening(scene):
-        await scene.nothing_is_pending()
+        await scene.wait_until_nothing_is_pending()
     async with listening(scene, acknowledges=False) as deaf:
         await scene.do("settings", ack_seconds=3600)
         click = scene.do("clicks", channel="dev", ts=asked["ts"], user=dana, action_id="reject")
@@ -216,7 +216,7 @@ async def test_only_one_of_two_connections_gets_an_envelope(scene: Scene, dana: 
     async with listening(scene) as one, listening(scene, connections=2) as other:
         for number in range(4):
             await scene.do("messages", channel="dev", user=dana, text=str(number))
-        await scene.nothing_is_pending()
+        await scene.wait_until_nothing_is_pending()
 
     assert sorted(one.texts() + other.texts()) == ["0", "1", "2", "3"]
     assert len(one.received) == len(other.received) == 2
@@ -227,18 +227,18 @@ async def test_messages_sent_while_the_envoy_is_away_are_received_later_in_order
         await scene.do("messages", channel="dev", user=dana, text=text)
 
     async with listening(scene) as listener:
-        await scene.nothing_is_pending()
+        await scene.wait_until_nothing_is_pending()
 
     assert listener.texts() == ["one", "two"]
 
 
-async def test_a_client_that_must_reconnect_receives_the_rest(scene: Scene, dana: str) -> None:
+async def test_a_client_that_must_reconnect_receives_every_message(scene: Scene, dana: str) -> None:
     async with listening(scene, ping_seconds=0.2) as listener:
         for reason in ("refresh_requested", "warning", None):
-            await scene.connected()
+            await scene.wait_until_connected()
             assert await scene.do("disconnects", reason=reason) == {"disconnected": 1}
             await scene.do("messages", channel="dev", user=dana, text=str(reason))
-            await scene.nothing_is_pending()
+            await scene.wait_until_nothing_is_pending()
 
     assert list(dict.fromkeys(listener.texts())) == ["refresh_requested", "warning", "None"]
 
@@ -284,7 +284,7 @@ async def test_a_restarted_workspace_delivers_the_pending_events(tmp_path: Path)
             process.kill()
             await process.wait()
     async with program(state) as (scene, _), listening(scene) as listener:
-        await scene.nothing_is_pending()
+        await scene.wait_until_nothing_is_pending()
 
     assert listener.texts() == ["before"]
     assert listener.received[0].payload["event_id"] == deaf.received[0].payload["event_id"]
@@ -312,7 +312,7 @@ async def test_a_click_can_be_delivered_twice(scene: Scene, dana: str) -> None:
     async with listening(scene) as listener:
         click = scene.do("clicks", channel="dev", ts=asked["ts"], user=dana, action_id="approve")
         assert (await asyncio.wait_for(click, PATIENCE_SECONDS))["acknowledged"] is True
-        await scene.nothing_is_pending()
+        await scene.wait_until_nothing_is_pending()
 
     clicks = [request.payload for request in listener.received if request.type == "interactive"]
     assert len(clicks) == 2

@@ -138,7 +138,7 @@ async def make_unreadable(bus: Bus) -> None:
             await transaction.put(Record(kind=QUESTIONS.name, id=ask_id, state=QuestionStatus.OPEN, doc=doc))
 
 
-async def test_only_the_newest_of_many_failed_runs_are_shown_and_a_plus_sign(
+async def test_many_failed_runs_are_shown_as_the_newest_and_a_plus_sign(
     files: BackendUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kingdom.top.store_client._FAILED_MAX", 20)

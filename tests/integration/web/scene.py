@@ -59,8 +59,15 @@ async def put_run(transaction: Transaction, run: Workflow) -> None:
     await transaction.put(Record(kind=WORKFLOWS.name, id=run.id, state=run.status, doc=run.document()))
 
 
-async def fill_realm(bus: Bus, *, title: str = TITLE, text: str = "", body: dict[str, Any] | None = None) -> None:
-    """Store the realm; `title`, `text` and `body` are what strangers write."""
+async def fill_realm(
+    bus: Bus,
+    *,
+    title: str = TITLE,
+    text: str = "",
+    kind: str = "github.pull_request",
+    body: dict[str, Any] | None = None,
+) -> None:
+    """Store the realm. `title`, `text` and `body` are what strangers write, and `kind` is the kind of the petition."""
     now = utc_now()
     async with bus.transaction() as transaction:
         for number, (run_id, (status, general, reason)) in enumerate(RUNS.items()):
@@ -88,7 +95,7 @@ async def fill_realm(bus: Bus, *, title: str = TITLE, text: str = "", body: dict
             root=APPROVED,
             general="gen-ticket",
             workflow_id=f"wf-{APPROVED}",
-            kind="github.pull_request",
+            kind=kind,
             target="acme/shop",
             created_at=now,
             body=body or {"title": title, "head": "kingdom/wf-2/shop", "base": "main", "body": "Adds the currency."},

@@ -93,6 +93,14 @@ async def test_the_inbox_shows_a_question_in_full_with_its_answers(site: Site) -
     assert "then “EUR”" in page
 
 
+@pytest.mark.parametrize(
+    ("kind", "shows"), [("github.pull_request", True), ("github.push", True), ("github.comment", False)]
+)
+async def test_an_approval_shows_the_changes_that_it_publishes(site: Site, kind: str, *, shows: bool) -> None:
+    await fill_realm(site.bus, kind=kind)
+    assert ("Loading the changes" in (await look(site, "/inbox")).text) is shows
+
+
 async def test_a_person_without_the_right_sees_no_button(site: Site) -> None:
     await fill_realm(site.bus)
     for path in (*LISTS, RUNNING, WAITING, FAILED):

@@ -141,7 +141,7 @@ async def test_a_deleted_git_may_be_created_again_with_another_address(scene: Sc
 
 
 @pytest.mark.both_stores
-async def test_of_two_concurrent_creations_of_a_git_one_is_refused(scene: Scene) -> None:
+async def test_one_of_two_concurrent_creations_of_a_git_is_refused(scene: Scene) -> None:
     both = [registry.create_git(scene.bus, git("same"), actor=actor) for actor in ("anna", "bob")]
     done = await asyncio.gather(*both, return_exceptions=True)
     assert sorted(type(each).__name__ for each in done) == ["Git", "IllegalTransition"]

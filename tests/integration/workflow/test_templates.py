@@ -134,7 +134,7 @@ async def test_no_template_is_made_from_a_missing_run(scene: Scene) -> None:
 
 
 @pytest.mark.both_stores
-async def test_of_many_concurrent_updates_none_is_lost(scene: Scene) -> None:
+async def test_none_of_many_concurrent_updates_is_lost(scene: Scene) -> None:
     await create_template(scene.bus, template(), actor=ANNA)
     others = [template(work(f"work-{number}"), name=f"name-{number}") for number in range(8)]
     await asyncio.gather(*(update_template(scene.bus, "tpl", other, actor=ANNA) for other in others))

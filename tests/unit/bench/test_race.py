@@ -75,7 +75,7 @@ def test_a_peer_with_a_shorter_latency_is_ahead() -> None:
     assert figures.complaints() == ["kingdom, latency, p50 of pgqueuer as a multiple of kingdom: 0.75, at least 1.00"]
 
 
-def test_of_nats_only_the_drain_with_two_workers_counts_if_it_syncs() -> None:
+def test_nats_has_a_bound_only_for_a_synced_drain_with_two_workers() -> None:
     fast, slow = sample(rate=1000), sample(rate=500)
     for side, column, bounds in (
         (SYNCED_NATS, DRAIN_2, 1),

@@ -177,7 +177,7 @@ def test_a_schedule_that_works_in_a_repository_needs_one(tmp_path: Path) -> None
     assert [package.name for package in load_packages(tmp_path).packages] == ["gen-x"]
 
 
-def test_of_two_packages_with_one_schedule_the_second_is_broken(tmp_path: Path) -> None:
+def test_the_second_of_two_packages_with_one_schedule_is_broken(tmp_path: Path) -> None:
     make(tmp_path, "gen-a", order=200, schedules=[MORNING])
     make(tmp_path, "gen-b", schedules=[MORNING])
     loaded = load_packages(tmp_path)

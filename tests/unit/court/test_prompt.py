@@ -94,7 +94,7 @@ def test_json_is_for_scripts() -> None:
     assert len(shown.splitlines()) == 1
 
 
-def test_braces_can_be_meant_as_such() -> None:
+def test_escaped_braces_are_not_a_placeholder() -> None:
     assert render(r"use \{{ secrets.X }} and {a}", context()) == "use {{ secrets.X }} and {a}"
 
 
@@ -249,7 +249,7 @@ def test_a_script_gets_earlier_results_as_json() -> None:
     assert json.loads(line.removesuffix(" null"))[0]["summary"] == "a"
 
 
-def test_only_as_many_results_are_shown_as_fit() -> None:
+def test_results_that_do_not_fit_are_left_out() -> None:
     shown = render("{{ results.same_repo }}", with_results(*["\u00e9" * 1000] * 20))
     assert RESULTS_BYTES_MAX / 2 < len(shown.encode()) < RESULTS_BYTES_MAX + len(NOTICE) + 100
     assert "task-20260101-000" in shown

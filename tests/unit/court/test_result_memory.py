@@ -31,6 +31,7 @@ def assignment(event_id: str = "evt-github-1", **fields: Any) -> Assignment:
         ("evt-slack-app_mention-C1-1.2", {"user": "U2", "actor": "U1"}, ["U1"], False),
         ("evt-jira-QP-1-20260101000000", {"key": "QP-1"}, ["anna"], False),
         ("evt-jira-QP-1-20260101000000", {"key": "QP-1"}, ["*"], True),
+        ("evt-jira-QP-1-20260101000000", {"key": "QP-1", "actor": "anna", "": "anna"}, ["anna"], False),
         ("evt-cli-release-1", {}, [], True),
     ],
 )

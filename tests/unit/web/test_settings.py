@@ -52,7 +52,7 @@ def test_a_server_on_every_address_answers_only_to_its_own_names() -> None:
     assert WebSettings(address="192.0.2.7:9000", insecure=True).own_hosts(9000) >= {"192.0.2.7:9000"}
 
 
-def test_only_our_own_origins_count_each_with_its_scheme() -> None:
+def test_an_own_origin_has_the_scheme_of_its_address() -> None:
     behind = WebSettings(address="127.0.0.1:9000", url="https://Kingdom.example/")
     assert behind.own_origins(9000) >= {"https://kingdom.example", "http://127.0.0.1:9000"}
     assert "http://kingdom.example" not in behind.own_origins(9000)

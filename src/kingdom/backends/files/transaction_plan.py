@@ -212,7 +212,7 @@ class TransactionPlan:
         return requeued
 
     def cancel(self, row: EventRow, actor: str, *, blocks: bool) -> bool:
-        """End a waiting event as DEAD and return True. If the event runs, ask its worker to do so and return False."""
+        """End a waiting event as DEAD and return True. If the event runs, ask its worker to end it and return False."""
         row = self._copy_row(row.stream, row.position)
         if row.status == PROCESSING:
             lease = self.events.leases[row.token]

@@ -32,7 +32,7 @@ class OpenDelivery:
 
 
 class OpenBatches:
-    """The open deliveries by position, and the end of each batch by token. The thread of the keeper renews batches."""
+    """The open deliveries by position, and the end of each batch by token. A separate thread calls `renew`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

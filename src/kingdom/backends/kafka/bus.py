@@ -1,4 +1,4 @@
-"""The bus whose streams with a transport are carried by Kafka."""
+"""The bus on PostgreSQL in which Kafka carries the streams that declare it as their transport."""
 
 import asyncio
 import itertools
@@ -27,7 +27,7 @@ from kingdom.bus.outcome import AnyOutcome, Dead, TakeIn
 from kingdom.bus.port import LeaseRenewal
 from kingdom.bus.stream import Stream, Topology
 
-# After this many owners of a partition without one settled event, an event may be killing them.
+# If this many owners of a partition in a row have settled no event, one of its events may be killing them.
 _TAKEOVERS_MAX = 3
 # How long a claim trusts that the outbox has no due events of a stream.
 _OUTBOX_SECONDS = 0.1
@@ -47,8 +47,9 @@ class KafkaBus(PostgresBus):
         self._readers: dict[str, TopicReader] = {}
         # Positions grow in the order of the messages, and those of the store are all positive.
         self._positions = itertools.count(_FIRST_POSITION)
-        # Until when a claim does not look at the outbox, and from which streams the next claim is from the topic.
+        # Until when the claims of a stream skip the outbox.
         self._outbox_empty_until: dict[str, float] = {}
+        # The streams whose next claim tries the topic first.
         self._topic_is_next: set[str] = set()
 
     async def close(self) -> None:
@@ -82,7 +83,7 @@ class KafkaBus(PostgresBus):
                 self._wakeups.left_due({name for name, reader in self._readers.items() if reader.has_messages})
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
-        """Claim events that are back in the outbox, or else from the topic of the stream; see `Bus.claim`."""
+        """Claim events from the outbox or from the topic of the stream, in turns; see `Bus.claim`."""
         declared = self.topology.stream(stream)
         if not declared.transport:
             return await super().claim(stream, limit, worker)
@@ -145,6 +146,7 @@ class KafkaBus(PostgresBus):
             offset = message.offset() or 0
             covered = owned.cover(offset)
             if covered is None:
+                # It was settled before this process took the partition.
                 reader.settle(owned, offset)
                 continue
             position = next(self._positions)
@@ -164,7 +166,7 @@ class KafkaBus(PostgresBus):
         return opened
 
     async def _take_in(self, opened: Mapping[int, OpenDelivery], busy: frozenset[str]) -> list[Delivery]:
-        """Move events into the outbox that cannot run from the topic, and return the deliveries of the others."""
+        """Move the events that cannot run from the topic into the outbox, and return the deliveries of the others."""
         waiting, outcomes, rest = set(busy), dict[Delivery, AnyOutcome](), list[Delivery]()
         for each in opened.values():
             delivery = each.delivery
@@ -184,7 +186,7 @@ class KafkaBus(PostgresBus):
         return self._in_runs(rest)
 
     def _in_runs(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Return deliveries with the positions of their key, later ones last."""
+        """Return deliveries whose `run` has the positions of all deliveries of the same key, in order."""
         runs: dict[tuple[str, str], list[int]] = {}
         for delivery in deliveries:
             if delivery.ordering_key:

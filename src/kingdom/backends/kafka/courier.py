@@ -21,7 +21,8 @@ from kingdom.errors import Misconfigured, Transient, Unavailable
 LEASE = timedelta(seconds=10)
 # How many events share a Kafka transaction at most.
 PIECE_EVENTS = 5000
-# Renewals and reports update a row. As long as a pinned transaction keeps its old versions, each one slows the next.
+# Renewals and reports update a row. As long as an old open transaction keeps vacuum from removing the old versions of
+# the row, each update slows the next one.
 _RENEWALS_PER_LEASE = 5
 _REPORT_SECONDS = 1.0
 _POLL = timedelta(seconds=1)

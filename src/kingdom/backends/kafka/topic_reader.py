@@ -1,4 +1,4 @@
-"""Read the partitions of a topic that this process owns, each from where its last owner has come."""
+"""Read the partitions of a topic that this process owns, each from where its last owner stopped."""
 
 import asyncio
 import threading
@@ -223,7 +223,7 @@ class TopicReader:
             self._partitions[partition.number] = partition
 
     def _take(self, place: TopicPartition) -> OwnedPartition:
-        """Become the owner of a partition, and set the offset where its last owner has come."""
+        """Become the owner of a partition, and set its offset to where the last owner stopped."""
         first, _ = self._consumer.get_watermark_offsets(place, timeout=_ANSWER_SECONDS)
         taking = self._inbox.take_partition(self.topic, place.partition, first)
         taken = self._wait_for(asyncio.run_coroutine_threadsafe(taking, self._loop))

@@ -11,7 +11,7 @@ from kingdom.backends.kafka.brokers import Brokers, kafka_errors, partition_of
 from kingdom.backends.postgres.courier_queue import CarriedEvent
 from kingdom.errors import KingdomError, Misconfigured, Unavailable
 
-# A successor ends the open transaction of a dead courier at once, so this matters only if there is none.
+# A successor ends the open transaction of a dead courier at once, so this limit matters only if no successor starts.
 _TRANSACTION_MILLISECONDS = 60_000
 _ANSWER_SECONDS = 60.0
 # With the default of 100 ms, each transaction would take that long.

@@ -26,6 +26,7 @@ from kingdom.backends.postgres.log_horizon import LogHorizon
 from kingdom.backends.postgres.open_leases import OpenLeases, closing_parameters
 from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries
 from kingdom.backends.postgres.rows import (
+    COURIER_HINT,
     entry_rows,
     hint_of,
     read_deliveries,
@@ -54,8 +55,8 @@ _RECONNECT_SECONDS = 5
 _ANSWER_SECONDS = 30.0
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
 # Generic plans save planning time and suit these statements. Without sequential scans, a plan that was made for a small
-# table is still fast when the table has grown. The same is true without bitmap scans, which would read all due events
-# before a LIMIT and never mark dead index entries. No statement runs long enough for JIT compilation.
+# table is still fast when the table has grown. Bitmap scans would read all due events before a LIMIT, and never mark
+# dead index entries. No statement runs long enough for JIT compilation.
 SESSION_SETTINGS: tuple[LiteralString, ...] = (
     "SET default_transaction_isolation = 'read committed'",
     "SET plan_cache_mode = force_generic_plan",
@@ -197,31 +198,28 @@ class PostgresBus(Bus):
         copies = copies_for_streams(self.topology, envelopes, at)
         if not self._through_pgbouncer and (only := only_statement(copies)):
             name, parameters = only
-            found = await self._publish_alone(name, parameters, copies)
-            if name == "publish_one":
-                return () if found else tuple(copies)
-            if found is not None:
+            if await self._publish_alone(name, parameters, copies):
                 return ()
         async with self.transaction() as transaction:
             transaction.enqueue(copies)
         return transaction.duplicates
 
-    async def _publish_alone(self, name: str, parameters: Mapping[str, Any], copies: Sequence[EventCopy]) -> int | None:
-        """Publish copies by one statement in one round trip, and return how many rows it has returned.
+    async def _publish_alone(self, name: str, parameters: Mapping[str, Any], copies: Sequence[EventCopy]) -> bool:
+        """Publish copies by one statement in one round trip.
 
-        Return None if nothing is published, because a stream already has one of the copies.
+        Return False if nothing is published, because a stream already has one of the copies.
         """
         streams = {copy.stream.name for copy in copies}
         calls: list[Call] = [(self.queries[name], parameters)]
-        if hints := self._wakeups.to_publish(streams, events=len(copies)):
+        if hints := self._wakeups.take_hints(streams, events=len(copies)):
             calls.append(self._notify_call(hints))
         with translate_errors():
             try:
-                found = await self._execute_alone(*calls)
+                await self._execute_alone(*calls)
             except (DivisionByZero, UniqueViolation):
-                return None
+                return False
         self._wakeups.published(streams, events=len(copies), sent=hints)
-        return found
+        return True
 
     @asynccontextmanager
     async def join(self, connection: AsyncConnection[Any]) -> AsyncIterator[PostgresTransaction]:
@@ -325,8 +323,9 @@ class PostgresBus(Bus):
         await self._wakeups.wait(streams, at_most)
 
     def nudge(self, streams: Collection[str]) -> None:
-        """Wake the workers of these streams. Call it after committing a joined transaction."""
-        self._wakeups.published(streams)
+        """Wake the workers of these streams, and their courier. Call it after committing a joined transaction."""
+        is_carried = not set(self.topology.carried()).isdisjoint(streams)
+        self._wakeups.published({*streams, COURIER_HINT} if is_carried else streams)
 
     async def _execute(self, name: str, parameters: Mapping[str, Any], *, raise_tokens: bool = False) -> Rows:
         async with self._responsive_connection() as connection:
@@ -338,11 +337,11 @@ class PostgresBus(Bus):
             # Behind PgBouncer the session may have another default isolation level.
             return (await connection.run_and_commit(*self._opening, call))[-1]
 
-    async def _execute_alone(self, *calls: Call) -> int:
-        """Run statements that each commit by themselves, and return how many rows the first one has returned."""
+    async def _execute_alone(self, *calls: Call) -> None:
+        """Run statements that each commit by themselves."""
         connection = await self.pool.getconn()
         try:
-            return len((await connection.run(*calls, commit_each=True))[0])
+            await connection.run(*calls, commit_each=True)
         finally:
             await self.pool.putconn(connection)
 

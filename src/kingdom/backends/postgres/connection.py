@@ -259,7 +259,7 @@ class Connection(AsyncConnection[DictRow]):
         """Read what the server has sent."""
         answer = self._answer
         if answer is None or answer.done():
-            # Without a task that waits, this is the end of the connection, which its next use will notice.
+            # No task waits, so the server has closed the connection. The next use of the connection will notice that.
             self._unwatch()
             return
         try:
@@ -273,7 +273,7 @@ class Connection(AsyncConnection[DictRow]):
                 answer.set_result(None)
 
     def _unwatch(self) -> None:
-        """Stop watching the socket. It must not be closed, nor the driver wait for it, before."""
+        """Stop watching the socket. Call this before the socket is closed, and before the driver waits for it."""
         if self._watched is not None:
             asyncio.get_running_loop().remove_reader(self._watched)
             self._watched = None
@@ -326,7 +326,7 @@ class Pool(AsyncConnectionPool[Connection]):
 
 
 class JoinedConnection:
-    """The connection of a caller, who may use it in any mode, inside the caller's own transaction."""
+    """The connection of a caller, inside the caller's own transaction. Any mode of the driver is allowed."""
 
     def __init__(self, connection: AsyncConnection[Any]) -> None:
         self.cursor = connection.cursor

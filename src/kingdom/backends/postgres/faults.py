@@ -24,7 +24,7 @@ _LIMIT_CLASS = "54"
 
 
 class _Translation:
-    """A class costs less than a generator, and every statement needs one."""
+    """Translates the error of a block. It is a class, because a generator costs more and every statement needs one."""
 
     def __enter__(self) -> None:
         """Enter the block."""

@@ -56,9 +56,9 @@ async def retain(bus: PostgresBus, retention: Retention) -> RetentionReport:
 
 
 async def _unsent_age(bus: PostgresBus, connection: Connection) -> timedelta:
-    """Return an age that no event has reached which still waits for the courier."""
+    """Return an age above that of every event that waits for the courier."""
     row = await (await connection.execute(bus.queries["courier_lag"])).fetchone()
-    # The transaction of another unsent event may have begun later, and published earlier.
+    # courier_lag looks at the transaction that began first. Another unsent event may have been published earlier.
     return timedelta(seconds=row["seconds"]) + timedelta(days=1) if row else timedelta.max
 
 

@@ -32,7 +32,7 @@ def to_json(value: object) -> str:
 def row_of_copy(number: int, copy: EventCopy) -> dict[str, Any]:
     """Return an EventCopy as a row of the publish statements. `number` identifies it in their results.
 
-    The row leaves out what is empty or usual, as the fragment `read_copies` expects.
+    The row leaves out empty and default values, which the fragment `read_copies` fills in.
     """
     envelope = copy.envelope
     row = {
@@ -75,7 +75,7 @@ def is_carried(copy: EventCopy) -> bool:
 
 
 def hint_of(copy: EventCopy) -> str:
-    """Return the hint that wakes whatever takes an EventCopy next."""
+    """Return the hint that wakes the workers of an EventCopy, or the courier if it is carried."""
     return COURIER_HINT if is_carried(copy) else copy.stream.name
 
 

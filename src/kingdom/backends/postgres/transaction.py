@@ -142,7 +142,7 @@ class PostgresTransaction(Transaction):
         await self._complete()
 
     async def _complete(self) -> None:
-        """Write what comes after everything else."""
+        """Write what must come last. A subclass overrides this."""
 
     async def _commit_at_once(self) -> bool:
         """Write the changes and commit in one round trip, and return whether this was possible.
@@ -227,7 +227,8 @@ class PostgresTransaction(Transaction):
 
     def _publish_unordered(self, copies: Sequence[EventCopy], *, alone: bool) -> Iterable[Statement]:
         if len(copies) == 1:
-            yield self._queries["publish_one"], event_parameters(copies[0]), self._collect_missing(copies)
+            name, check = ("publish_one_fresh", None) if alone else ("publish_one", self._collect_missing(copies))
+            yield self._queries[name], event_parameters(copies[0]), check
             return
         for start in range(0, len(copies), COPIES_PER_STATEMENT):
             some = copies[start : start + COPIES_PER_STATEMENT]
@@ -272,7 +273,8 @@ class PostgresTransaction(Transaction):
         return lambda rows: self.changes.duplicates.extend(copies[len(rows) :])
 
     def _collect_duplicates(self, copies: Sequence[EventCopy]) -> Check:
-        return lambda rows: self.changes.duplicates.extend(copies[row["n"]] for row in rows)
+        # A statement returns its rows in any order.
+        return lambda rows: self.changes.duplicates.extend(copies[n] for n in sorted(row["n"] for row in rows))
 
     async def _withdraw_known(self) -> None:
         """Delete the new copies of events that have already ended in their stream, if the publisher chose their ids."""

@@ -32,7 +32,7 @@ def _to_text(value: Any) -> str:
             return f"{value.total_seconds():f} seconds"
         case list():
             return f"{{{','.join(map(_element, value))}}}"
-    raise TypeError(f"no parameter of a statement: {type(value).__name__}")
+    raise TypeError(f"a parameter of a statement cannot be a {type(value).__name__}")
 
 
 def _element(value: Any) -> str:

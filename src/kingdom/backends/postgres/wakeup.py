@@ -1,7 +1,8 @@
 """Send and receive wake-ups by NOTIFY. A lost wake-up only costs time.
 
 A commit with a NOTIFY waits for all other such commits of the server. So a wake-up has a transaction of its own, which
-does not wait for the disk. After a pause it goes out in the round trip of the publish, and arrives earlier.
+does not wait for the disk. If the last one is not too recent, it goes out in the round trip of the publish, which costs
+less and is earlier.
 """
 
 import asyncio
@@ -16,8 +17,10 @@ from psycopg.rows import dict_row
 from kingdom.backends.hints import Hints
 from kingdom.backends.postgres.connection import Connection
 
-# Hints that come within this time are sent together. A longer time without hints is a pause.
+# A publish takes its hints along if none was sent for this time.
 _COALESCE_SECONDS = 0.01
+# After this time, hints that no publish has taken along are sent alone.
+_SEND_ALONE_SECONDS = 0.015
 _RECONNECT_SECONDS = 1.0
 # Closing does not wait longer than this for the last hint.
 _LAST_HINT_SECONDS = 5.0
@@ -35,13 +38,20 @@ class PostgresWakeups:
         self._sender: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
         self._hints = Hints()
-        self._published_at = -math.inf
+        self._sent_at = -math.inf
 
-    def to_publish(self, streams: Collection[str], *, events: int) -> set[str]:
-        """Return the streams whose hints should be sent in the round trip that publishes some events to them."""
-        if self._unsent or time.monotonic() - self._published_at < _COALESCE_SECONDS:
+    def take_hints(self, streams: Collection[str], *, events: int) -> set[str]:
+        """Return the streams whose hints the caller sends, in the round trip that publishes some events to them.
+
+        From now on, they count as sent. A hint of another publish that commits meanwhile is sent again.
+        """
+        now = time.monotonic()
+        if now - self._sent_at < _COALESCE_SECONDS:
             return set()
-        return self._needing_others(streams, events)
+        if taken := self._needing_others(streams, events):
+            self._sent_at = now
+            self._unsent -= taken
+        return taken
 
     def published(
         self, streams: Collection[str], *, events: int | None = None, sent: Collection[str] = frozenset()
@@ -54,7 +64,6 @@ class PostgresWakeups:
             return
         self._unsent |= self._needing_others(streams, events).difference(sent)
         self._hints.notify(streams)
-        self._published_at = time.monotonic()
         if self._unsent and (self._sender is None or self._sender.done()):
             self._sender = asyncio.create_task(self._send_soon(), name="kingdom-notify")
 
@@ -90,14 +99,16 @@ class PostgresWakeups:
             await asyncio.wait({self._listener})
 
     async def _send_soon(self) -> None:
-        # Send the first hint at once, and collect later ones for the next round.
+        """Send hints: the first at once, later ones together, unless a publish takes them along."""
         while self._unsent:
             streams, self._unsent = sorted(self._unsent), set()
+            self._sent_at = time.monotonic()
             try:
                 await self._send(streams)
             except Exception as error:  # noqa: BLE001 - a lost hint costs one polling period, never an event
                 _log.debug("wake-up not sent", streams=streams, error=str(error))
-            await asyncio.sleep(_COALESCE_SECONDS)
+            while (rest := self._sent_at + _SEND_ALONE_SECONDS - time.monotonic()) > 0:  # noqa: ASYNC110 - a timer
+                await asyncio.sleep(rest)
 
     async def _listen(self, dsn: str) -> None:
         while True:

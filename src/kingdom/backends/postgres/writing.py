@@ -40,7 +40,7 @@ def only_statement(copies: Sequence[EventCopy]) -> tuple[str, Mapping[str, Any]]
     if any(copy.envelope.event_id_given for copy in copies):
         return None
     if len(copies) == 1 and is_plain(copies[0]):
-        return "publish_one", event_parameters(copies[0])
+        return "publish_one_fresh", event_parameters(copies[0])
     if 0 < len(copies) <= COPIES_PER_STATEMENT and all(map(is_plain, copies)):
         return "publish_fresh", {"rows": rows_of_copies(copies)}
     if copies and all(map(is_ordered, copies)):

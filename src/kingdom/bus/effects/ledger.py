@@ -171,8 +171,8 @@ class Ledger:
         left = self.latest.sent_at + target.settles_after - looked_at
         return left if left > timedelta() else None
 
-    def record_result(self, result: CallResult, idempotency: Idempotency) -> "Ledger":
-        """Record the result of the call. If it was throttled, also open the next attempt."""
+    def record_result(self, result: CallResult, idempotency: Idempotency = Idempotency.NOTHING) -> "Ledger":
+        """Record the result of the call. If it was throttled, also open the next attempt, with this idempotency."""
         match result:
             case Acked(response):
                 return self._change_latest(state="ACKED")._change(response=dict(response), awaiting=False)

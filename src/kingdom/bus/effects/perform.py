@@ -15,7 +15,6 @@ from kingdom.bus.effects.effect import (
     Acked,
     CallResult,
     Effect,
-    Idempotency,
     Present,
     ReconcileResult,
     Rejected,
@@ -57,7 +56,7 @@ async def close_effect(transaction: Transaction, target: str, key: str, result: 
         raise NotFound(f"no effect on the target {target!r} has the key {key!r}")
     if ledger.record.state in EFFECTS.final:
         return False
-    await transaction.put(ledger.record_result(make_storable(result), Idempotency.NOTHING).conclude().record)
+    await transaction.put(ledger.record_result(make_storable(result)).conclude().record)
     return True
 
 
@@ -206,10 +205,10 @@ class _EffectStep:
         return ledger
 
     async def _leave_unclear(self, ledger: Ledger, reason: str) -> Outcome:
-        """Settle with Retry. At the last attempt, settle with Dead and log it, because a person must find out."""
+        """Settle with Retry. At the last attempt, settle with Dead and log it: a person must look at the target."""
         outcome: Outcome = Retry(code="effect_unclear", message=reason)
         async with self.bus.transaction(hold=[self.delivery]) as transaction:
-            await transaction.put(ledger.record_result(Unknown(reason), Idempotency.NOTHING).record)
+            await transaction.put(ledger.record_result(Unknown(reason)).record)
             if self.delivery.attempt >= self.delivery.max_attempts:
                 outcome = Dead(reason, "effect_unclear")
                 data = {"key": ledger.key, "target": ledger.document.target, "reason": reason}

@@ -36,7 +36,10 @@ class TargetLimiter:
         return None
 
     def record(self, result: CallResult) -> None:
-        """Open the circuit after repeated failures, or if the target asks for a pause. One success resets the count."""
+        """Open the circuit after repeated failures, or if the target asks for a pause.
+
+        An answer that tells whether the target accepted the call resets the count.
+        """
         now = self._clock()
         match result:
             case Unknown():

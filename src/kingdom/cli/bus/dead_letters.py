@@ -177,7 +177,7 @@ async def redrive(  # noqa: PLR0913 - one parameter per option
     stop_after: _StopAfter = 1,
     yes: _Yes = False,
 ) -> int | None:
-    """Retry dead letters: each keeps its event, its place in the order and its history; its attempts start at zero.
+    """Retry dead letters: each keeps its event id, its place in the order and its history; its attempts start at zero.
 
     Example: kingdom bus redrive 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01
 
@@ -187,7 +187,7 @@ async def redrive(  # noqa: PLR0913 - one parameter per option
     the command stopped because events died again.
     """
     if everything == bool(events):
-        raise typer.BadParameter("name events, or add --all.")
+        raise typer.BadParameter("name events or add --all, but not both.")
     which = DeadFilter(stream=stream, type=event_type, code=code)
     async with call.operations(*([stream] if stream else [])) as operations:
         found = await find_letters(operations, events or (), stream)
@@ -209,7 +209,7 @@ async def redrive(  # noqa: PLR0913 - one parameter per option
             if everything:
                 call.output.confirm(f"Redrive {result.matching} dead letter(s)?", yes=yes)
             plan = RedrivePlan(per_second=rate, stop_after_failures=stop_after or None)
-            # Events published since the confirmation are not redriven.
+            # Only dead letters that were counted before the confirmation are redriven.
             result = await _redrive_slowly(call, operations, letters(last), plan, result.matching)
     _report(call, result, groups)
     return exit_code.FAILED if result.stopped else None
@@ -244,7 +244,7 @@ def _report(call: CommandCall, result: RedriveResult, groups: Mapping[_Group, in
     elif result.stopped:
         call.output.note(
             f"Stopped after {len(result.events)} of {result.matching}: {result.died_again} died again."
-            " Fix the cause first, then continue; --stop-after allows more."
+            " Fix the cause first, then continue; --stop-after N lets N events die again before it stops."
         )
     else:
         again = f"; {result.died_again} died again" if result.died_again else ""

@@ -13,6 +13,7 @@ from kingdom.cli.framework.command import CommandCall, application_for_any_strea
 from kingdom.cli.framework.output import CommandOutput
 from kingdom.cli.framework.workflow_ids import LAST, find_workflow, short
 from kingdom.cli.general.lookup import generals_directory
+from kingdom.court.followups.records import FOLLOWUPS
 from kingdom.court.package import Package
 from kingdom.court.package_files import load_packages
 from kingdom.court.petitions.decision import PETITIONS
@@ -38,6 +39,7 @@ _SOURCES: dict[str, tuple[str, ...]] = {
     "EVENT_ID": (EVENTS.name,),
     "EVENT": (_DEAD,),
     "PETITION": (PETITIONS.name,),
+    "PULL_REQUEST": (FOLLOWUPS.name,),
     "STREAM": (_STREAMS,),
     "--stream": (_STREAMS,),
     "CHECKPOINT": (_CHECKPOINTS,),
@@ -54,7 +56,7 @@ _SOURCES: dict[str, tuple[str, ...]] = {
 }
 _KINDS: dict[str, RecordKind] = {
     kind.name: kind
-    for kind in (WORKFLOWS, ASSIGNMENTS, EVENTS, PETITIONS, TEMPLATES, GITS, MCP_SERVERS, HOSTS, QUESTIONS)
+    for kind in (WORKFLOWS, ASSIGNMENTS, EVENTS, PETITIONS, FOLLOWUPS, TEMPLATES, GITS, MCP_SERVERS, HOSTS, QUESTIONS)
 }
 # The meaning of `last` for each kind.
 _NEWEST = {

@@ -16,6 +16,7 @@ _WORDS: Words = {
         "default_repo": "The repository for events without one, such as `acme/shop`.",
         "channel": "The channel for messages and questions. Default: the channel of the realm.",
         "policy": "What it may do.",
+        "follow": "How it follows its pull requests until they are merged. Default: it does not.",
         "memory": "Files of the folder that prompts include, besides the memory that its agents write.",
     },
     "Subscription": {
@@ -56,6 +57,17 @@ _WORDS: Words = {
             " for everyone. Events of schedules and of the command line need no name here."
         ),
     },
+    "FollowPolicy": {
+        "people": "Whose reviews begin a round: GitHub logins. Default: everyone with write permission, and no bot.",
+        "budget_usd": "The limit for all rounds of a pull request together.",
+        "review": "Rounds because of a review that requests changes or comments on lines.",
+        "checks": "Rounds because of failed checks of the last commit that Kingdom pushed.",
+        "conflicts": "Rounds because the base branch conflicts with the pull request.",
+        "days": "How long a pull request is followed.",
+        "debounce_seconds": "How long a round waits for more news, so that several reviews are one round.",
+        "instructions": "Text that the prompt of each round contains, such as how to test a change.",
+    },
+    "RoundLimit": {"rounds": "How many rounds may begin; `0` for none."},
     "PetitionRule": {
         "kind": "The kind of petition, such as `github.review`; see [Petitions](../petitions.md).",
         "targets": "The allowed targets. `*` is the subject of the assignment; name every other target.",

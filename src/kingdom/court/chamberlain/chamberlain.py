@@ -1,4 +1,4 @@
-"""The Chamberlain: runs all jobs every half minute. A failing job does not stop the others."""
+"""The Chamberlain: runs all its jobs every `every_seconds`. A failing job does not stop the others."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping

@@ -25,8 +25,8 @@ def describe_reason(reason: str) -> str:
 class HealthLevel(StrEnum):
     """How healthy the machines are.
 
-    Without the processors, the level decides how much new work may start: all (green), only high priority (yellow),
-    none (orange), or none and people are alerted (red).
+    The level of everything but the processors decides how much new work may start: all (green), only high priority
+    (yellow), none (orange), or none and people are alerted (red).
     """
 
     GREEN = "green"

@@ -41,9 +41,9 @@ async def read_new_entries(
 ) -> LogReading:
     """Read the log to its end.
 
-    `king_silent` is how long the King has had no heartbeat, or None if he runs. Unless `king_is_known`, waiting events
-    cause no alert. Each page is counted and its alerts are queued in one transaction, so no entry counts twice if
-    several Chamberlains run.
+    `king_silent` is how long the King has had no heartbeat, or None if he runs. While it is not known whether he runs
+    (`king_is_known` is False), waiting events cause no alert. Each page is counted and its alerts are queued in one
+    transaction, so no entry counts twice if several Chamberlains run.
     """
     alerts: list[Alert] = []
     while True:
@@ -61,8 +61,8 @@ async def read_new_entries(
 async def _start(bus: Bus, operations: Operations) -> tuple[str, LogCursor]:
     """Return the stored cursor, and the cursor to read from.
 
-    A stored cursor beyond the log comes from another store that was moved here. The entries were read there already, so
-    reading starts at the end of the log.
+    If the stored cursor is beyond the end of the log, the records were moved here from another store, where the entries
+    were read already. Then reading starts at the end of the log.
     """
     async with bus.transaction() as transaction:
         _, statistics = await recall(transaction, STATISTICS, STATS, Statistics)

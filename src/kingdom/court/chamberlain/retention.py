@@ -82,7 +82,7 @@ def expired_files(files: Iterable[SideFile], owners: FileOwners, now: datetime) 
 async def clean_up(
     bus: Bus, operations: Operations, settings: RetentionSettings, directory: Path | None, now: datetime
 ) -> int:
-    """Remove what is older than its retention, and return how many items were removed.
+    """Remove files and records that are older than their retention, and return how many were removed.
 
     Files are removed first, because the records of their assignments decide which files are old.
     """

@@ -60,7 +60,7 @@ def judge_sessions(
     """Decide which sessions to remove.
 
     A wanted session that does not run is orphaned: the engine places its run again. An unwanted session is killed if it
-    runs. Otherwise it has ended.
+    runs on this machine. Otherwise it counts as ended.
     """
     orphaned: list[str] = []
     to_kill: list[str] = []

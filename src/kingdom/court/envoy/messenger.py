@@ -25,7 +25,7 @@ class ProgressMark(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingMessage:
-    """A message to send. `key` is the same for all attempts, `identifier` is unique to one attempt."""
+    """A message to send. `key` is the same for all attempts. `identifier` is that of the attempt (see `Attempt`)."""
 
     message: Message
     channel: str

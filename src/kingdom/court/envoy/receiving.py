@@ -65,11 +65,11 @@ async def receive_message(transaction: Transaction, message: PersonMessage, now:
     if (
         message.thread_ts
         and message.thread_ts != message.ts
-        and (assignment_id := await _assignment_of_thread(transaction, message))
+        and (question_id := await _question_of_thread(transaction, message))
     ):
         answer = PersonAnswer(
             source=SLACK,
-            question_id=assignment_id,
+            question_id=question_id,
             text=text,
             person=message.user,
             at=message.ts,
@@ -77,7 +77,7 @@ async def receive_message(transaction: Transaction, message: PersonMessage, now:
         )
         if await transaction.get(EVENTS.name, answer.event_id):
             return SubmissionResult(is_new=False)
-        question = await find_question(transaction, assignment_id)
+        question = await find_question(transaction, question_id)
         if question and question.status is not QuestionStatus.ANSWERED:
             return await _submit(transaction, answer, now)
     if message.kind != MENTION and not message.direct:
@@ -112,14 +112,17 @@ async def _submit(transaction: Transaction, answer: PersonAnswer, now: datetime)
     )
 
 
-async def _assignment_of_thread(transaction: Transaction, message: PersonMessage) -> str:
-    """Return the assignment of the message's thread, or ""."""
+async def _question_of_thread(transaction: Transaction, message: PersonMessage) -> str:
+    """Return the id of the question that a reply in the message's thread answers, or "".
+
+    In the thread of an assignment, that is the id of the assignment.
+    """
     threads = await load_entries(transaction, MessageThread)
     questions = await load_entries(transaction, ShownQuestion)
     known: list[tuple[str, MessageThread | ShownQuestion]] = [*threads.items(), *questions.items()]
-    for assignment_id, entry in known:
+    for question_id, entry in known:
         if (entry.channel, entry.thread_ts) == (message.channel, message.thread_ts):
-            return assignment_id
+            return question_id
     return ""
 
 

@@ -45,21 +45,21 @@ _RECORD_IDS: dict[type, str] = {MessageThread: THREADS, ShownQuestion: SHOWN_QUE
 
 
 async def load_entries(transaction: Transaction, entry_type: type[_Entry]) -> dict[str, _Entry]:
-    """Return every thread or shown question by its assignment."""
+    """Return every thread by its assignment, or every shown question by its question id."""
     _, known = await _load(transaction, entry_type)
     return known
 
 
-async def save_entry(transaction: Transaction, assignment_id: str, entry: _Entry) -> None:
-    """Store the thread or the shown question of an assignment."""
+async def save_entry(transaction: Transaction, entry_id: str, entry: _Entry) -> None:
+    """Store the thread of an assignment, or a shown question."""
     record, known = await _load(transaction, type(entry))
-    await _save(transaction, record, {**known, assignment_id: entry})
+    await _save(transaction, record, {**known, entry_id: entry})
 
 
-async def remove_entry(transaction: Transaction, entry_type: type[_Entry], assignment_id: str) -> _Entry | None:
-    """Remove the thread or the shown question of an assignment, and return it."""
+async def remove_entry(transaction: Transaction, entry_type: type[_Entry], entry_id: str) -> _Entry | None:
+    """Remove the thread of an assignment, or a shown question, and return it."""
     record, known = await _load(transaction, entry_type)
-    entry = known.pop(assignment_id, None)
+    entry = known.pop(entry_id, None)
     if entry is not None:
         await _save(transaction, record, known)
     return entry
@@ -76,9 +76,9 @@ async def _load(transaction: Transaction, entry_type: type[_Entry]) -> tuple[Rec
     if record is None:
         return _empty(_RECORD_IDS[entry_type]), {}
     known = {}
-    for assignment_id, document in record.doc.items():
+    for entry_id, document in record.doc.items():
         try:
-            known[assignment_id] = msgspec.convert(document, entry_type)
+            known[entry_id] = msgspec.convert(document, entry_type)
         except msgspec.ValidationError:
             # A person may have edited the entry so that it is invalid. The others still count.
             continue

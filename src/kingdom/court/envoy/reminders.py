@@ -21,8 +21,8 @@ from kingdom.workflow.records import run_transaction
 _QUESTIONS_LIMIT = 50
 # How many characters of a question a reminder shows. The thread shows the complete question.
 _SHOWN_MAX = 1500
-# How old a closed question must be to be removed although the end could not be shown in its thread. A thread is removed
-# at this age if its assignment is no longer stored.
+# A closed question of this age is removed even if its end could not be shown in its thread. A thread of this age is
+# removed if its assignment is no longer stored.
 _REMOVED_AFTER = timedelta(days=1)
 _log = structlog.get_logger("kingdom.court")
 
@@ -61,32 +61,32 @@ async def clean_up_questions(bus: Bus, messenger: Messenger, now: datetime) -> N
     """Show how each closed question ended and remove it. Remove threads whose assignment is no longer stored."""
     async with bus.transaction() as transaction:
         closed = await _closed_questions(transaction)
-    for assignment_id, (question, ending) in closed.items():
+    for question_id, (question, ending) in closed.items():
         if question.message_ts:
             try:
                 await messenger.end_question(question, ending)
             except Exception as error:  # noqa: BLE001 - the next round tries again
-                _log.warning("a closed question still looks open", task=assignment_id, error=str(error))
+                _log.warning("a closed question still looks open", task=question_id, error=str(error))
                 if now - question.created_at < _REMOVED_AFTER:
                     continue
-        await run_transaction(bus, partial(_forget_question, assignment_id=assignment_id, msg_id=question.msg_id))
+        await run_transaction(bus, partial(_forget_question, question_id=question_id, msg_id=question.msg_id))
     await run_transaction(bus, lambda transaction: _forget_threads(transaction, now))
 
 
 async def _closed_questions(transaction: Transaction) -> dict[str, tuple[ShownQuestion, str]]:
     closed = {}
-    for assignment_id, question in (await load_entries(transaction, ShownQuestion)).items():
-        found = await load_question(transaction, assignment_id)
+    for question_id, question in (await load_entries(transaction, ShownQuestion)).items():
+        found = await load_question(transaction, question_id)
         if found is None or found[1].status is not QuestionStatus.OPEN:
-            closed[assignment_id] = (question, describe_end(found[1]) if found else QUESTION_OVER)
+            closed[question_id] = (question, describe_end(found[1]) if found else QUESTION_OVER)
     return closed
 
 
-async def _forget_question(transaction: Transaction, assignment_id: str, msg_id: str) -> None:
-    question = (await load_entries(transaction, ShownQuestion)).get(assignment_id)
+async def _forget_question(transaction: Transaction, question_id: str, msg_id: str) -> None:
+    question = (await load_entries(transaction, ShownQuestion)).get(question_id)
     # A newer question may have replaced it.
     if question and question.msg_id == msg_id:
-        await remove_entry(transaction, ShownQuestion, assignment_id)
+        await remove_entry(transaction, ShownQuestion, question_id)
 
 
 async def _forget_threads(transaction: Transaction, now: datetime) -> None:
@@ -105,7 +105,8 @@ async def _channel(transaction: Transaction, question: HumanQuestion, otherwise:
 def _reminder_text(question: HumanQuestion, now: datetime, *, late: bool) -> str:
     days = (now - question.asked_at).days
     since = f"{days} days" if days > 1 else "a day"
-    otherwise = "the petition is refused" if question.petition else "the work fails"
+    otherwise = "no other round starts" if question.followup else "the work fails"
+    otherwise = "the petition is refused" if question.petition else otherwise
     unanswered = f"the answer is {question.default!r}" if question.default else otherwise
     begin = "No answer for" if late else "A question has waited for"
     asked = shorten(question.text, _SHOWN_MAX, placeholder="…")

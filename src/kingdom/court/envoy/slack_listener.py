@@ -96,11 +96,11 @@ class SlackListener:
         app = AsyncApp(client=self._messenger.web, process_before_response=True)
 
         async def on_message(event: dict[str, Any]) -> None:
-            async with self._listening():
+            async with self._processing():
                 await self.handle_message(event)
 
         async def on_click(ack: AsyncAck, body: dict[str, Any]) -> None:
-            async with self._listening():
+            async with self._processing():
                 await self.handle_click(ack, body)
 
         app.event("message")(on_message)
@@ -109,7 +109,7 @@ class SlackListener:
         return app
 
     @asynccontextmanager
-    async def _listening(self) -> AsyncIterator[None]:
+    async def _processing(self) -> AsyncIterator[None]:
         self._busy += 1
         self._idle.clear()
         try:

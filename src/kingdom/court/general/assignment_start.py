@@ -9,7 +9,8 @@ from kingdom.bus.outcome import Outcome
 from kingdom.bus.port import Transaction
 from kingdom.chronicle.catalog import log_event
 from kingdom.chronicle.events import AssignmentStarted
-from kingdom.court.documents import RESUME, Assignment, AssignmentStatus, ExternalEvent, title_of
+from kingdom.court.documents import FOLLOWUP, RESUME, Assignment, AssignmentStatus, ExternalEvent, title_of
+from kingdom.court.followups.round_prompt import on_branch, round_template
 from kingdom.court.general.assignment_end import end_assignment
 from kingdom.court.general.context import COURT_REQUESTER, GeneralContext, run_id_of
 from kingdom.court.general.side_files import write_prompts
@@ -150,13 +151,18 @@ async def _rendered_template(transaction: Transaction, assignment: Assignment, p
     event = msgspec.convert(found.doc, ExternalEvent) if found else None
     repo = assignment.repo or package.general.default_repo or ""
     memory = load_memory(Path(package.directory), repo, package.general.memory)
-    results = await load_prompt_results(transaction, assignment, repo) if needs_results(package.template) else None
+    is_round = assignment.type == FOLLOWUP
+    template = round_template(package, assignment.payload) if is_round else package.template
+    results = await load_prompt_results(transaction, assignment, repo) if needs_results(template) else None
     context = prompt_context(assignment, event, repo=repo, memory=memory, results=results)
-    git_of = await git_finder(transaction) if needs_repo(package.template) else unique_name
-    template = render_template(package.template, context, git_of)
+    git_of = await git_finder(transaction) if needs_repo(template) else unique_name
+    template = render_template(template, context, git_of)
     works = tuple(
         msgspec.structs.replace(work, timeout_seconds=work.timeout_seconds or package.general.timeout_seconds)
         for work in template.works
     )
     gits = [(await load_resource(transaction, Git, git_id))[1] for git_id in template.git_ids()]
+    if is_round:
+        own = {git.id for git in gits if git.matches(repo)}
+        template = on_branch(template, own, str(assignment.payload["branch"]))
     return with_base_branches(msgspec.structs.replace(template, works=works), gits)

@@ -121,6 +121,7 @@ async def on_agent_petitioned(
         channel=context.channel_of(root.target_general),
         today=context.today,
         unused_systems=context.unused_systems,
+        follow=package.general.follow,
     )
     return None
 

@@ -22,7 +22,16 @@ from kingdom.court.king.assignments import (
     with_current_limit,
 )
 from kingdom.court.king.context import KingContext
-from kingdom.court.king.waiting_queue import ANSWER, READY, line_query, move_entry, read_entry
+from kingdom.court.king.rounds import start_round
+from kingdom.court.king.waiting_queue import (
+    ANSWER,
+    READY,
+    WAITING_ENTRIES,
+    line_of,
+    line_query,
+    move_entry,
+    read_entry,
+)
 from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, WANTED, full_reason, read_quota, save_quota
 from kingdom.court.records import CURRENT, EVENTS
 from kingdom.workflow.records import each_record
@@ -117,6 +126,11 @@ async def _admit_or_park(
 ) -> None:
     """Admit an entry, or park it if a quota is full. The caller has checked that there is a slot."""
     entry = read_entry(record)
+    if entry.followup:
+        # An earlier entry of the same page may have taken this one into its round.
+        current = await transaction.get(WAITING_ENTRIES.name, record.id)
+        if current is None or line_of(current) != READY:
+            return
     if context.package(entry.general) is None:
         line = missing_general_line(entry.general)
         await move_entry(transaction, record, line, f"there is no General {entry.general} now")
@@ -126,7 +140,8 @@ async def _admit_or_park(
     await transaction.read_ahead([*own, (EVENTS.name, entry.event_id)])
     full = [need.scope for need in wanted if await _is_full(transaction, need, now, context)]
     if not full:
-        if assignment := await create_assignment(transaction, record, now, context):
+        create = start_round if entry.followup else create_assignment
+        if assignment := await create(transaction, record, now, context):
             done.assignments.append(assignment)
         return
     # Writing the quota here conflicts with a concurrent release, so the release cannot miss the parked entry.

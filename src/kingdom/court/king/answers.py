@@ -9,7 +9,8 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordQuery
 from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, ExternalEvent, Priority, Route
 from kingdom.court.king.context import KING
-from kingdom.court.king.outcomes import IGNORED, complete_event
+from kingdom.court.king.outcomes import ANSWERED, IGNORED, complete_event
+from kingdom.court.king.rounds import answer_followup
 from kingdom.court.king.waiting_queue import ANSWER, WaitingEntry, add_entry
 from kingdom.court.questions import QUESTIONS, HumanQuestion, QuestionStatus, load_question, save_question
 from kingdom.court.records import ASSIGNMENTS, receive_event, save
@@ -46,6 +47,10 @@ async def accept_answer(transaction: Transaction, record: Record, event: Externa
     await save_question(
         transaction, question.with_answer(_payload_text(event, "user"), _payload_text(event, "text")), question_record
     )
+    if question.followup:
+        await answer_followup(transaction, question.followup, event, now)
+        await complete_event(transaction, record, event, ANSWERED, f"it is about {question.followup}")
+        return
     root = await transaction.get(ASSIGNMENTS.name, root_id)
     entry = WaitingEntry(
         event_id=event.id,
@@ -87,6 +92,8 @@ async def _why_refused(transaction: Transaction, question: HumanQuestion, event:
         _payload_text(event, "user"), _payload_text(event, "text"), _payload_text(event, "asked_at")
     ):
         return refusal
+    if question.followup:
+        return ""
     asking = await transaction.get(ASSIGNMENTS.name, question.assignment_id)
     state = asking.state if asking else "gone"
     return (

@@ -71,7 +71,11 @@ def with_current_limit(quota: Quota, now: datetime, context: KingContext) -> Quo
 async def create_assignment(
     transaction: Transaction, record: Record, now: datetime, context: KingContext
 ) -> Assignment | None:
-    """Create the assignment of a waiting entry, and end the entry. Return None if its event is gone or invalid."""
+    """Create the assignment of a waiting entry, and end the entry. An answer resumes the assignment that asked.
+
+    Return None if there is nothing to create: the event is gone or invalid, or the assignment that asked is gone or has
+    ended.
+    """
     entry = read_entry(record)
     await end_entry(transaction, record)
     event_record = await transaction.get(EVENTS.name, entry.event_id)
@@ -80,7 +84,7 @@ async def create_assignment(
         return None
     if entry.answers:
         return await _resume(transaction, event_record, event, entry, now, context)
-    assignment = await _hand_out(
+    assignment = await hand_out(
         transaction,
         Assignment(
             id=await next_id(transaction, "task", context.day(now)),
@@ -98,10 +102,10 @@ async def create_assignment(
         now,
         context,
     )
-    await update_event_status(transaction, event_record, _with_assignment(event, record.id, assignment.id))
+    await update_event_status(transaction, event_record, with_assignment(event, record.id, assignment.id))
     dispatched = EventDispatched(event_id=event.id, assignment_id=assignment.id, target_general=entry.general)
     await log_event(transaction, dispatched, KING)
-    await _start_chat_thread(transaction, assignment, event, now, context)
+    await start_chat_thread(transaction, assignment, event, now, context)
     return assignment
 
 
@@ -129,7 +133,7 @@ async def _resume(
     if root.status in ASSIGNMENTS.final:
         await complete_event(transaction, record, event, IGNORED, f"{root.id} has already ended: {root.reason}")
         return None
-    assignment = await _hand_out(
+    assignment = await hand_out(
         transaction,
         msgspec.structs.replace(
             root,
@@ -150,13 +154,13 @@ async def _resume(
         may_exceed_slots=True,
         usd=entry.usd,
     )
-    answered = _with_assignment(event, event.routes[0].waiting, assignment.id)
+    answered = with_assignment(event, event.routes[0].waiting, assignment.id)
     await complete_event(transaction, record, answered, ANSWERED, f"{root.id} continues as {assignment.id}")
     await log_event(transaction, AssignmentResumed(assignment_id=assignment.id, original_assignment_id=root.id), KING)
     return assignment
 
 
-async def _hand_out(
+async def hand_out(
     transaction: Transaction,
     assignment: Assignment,
     now: datetime,
@@ -187,14 +191,15 @@ async def _hand_out(
     return assignment
 
 
-async def _start_chat_thread(
+async def start_chat_thread(
     transaction: Transaction, assignment: Assignment, event: ExternalEvent, now: datetime, context: KingContext
 ) -> None:
+    """Queue the first message of the thread of an assignment."""
     where = f" in {assignment.repo}" if assignment.repo else ""
     await queue_message(
         transaction,
         MessageType.THREAD_START,
-        f"{assignment.target_general} starts {event.type}{where} as {assignment.id}.",
+        f"{assignment.target_general} starts {assignment.type}{where} as {assignment.id}.",
         channel=context.channel(assignment.target_general),
         thread=assignment.id,
         today=context.day(now),
@@ -218,7 +223,7 @@ def _read_event(record: Record | None) -> ExternalEvent | None:
         return None
 
 
-def _with_assignment(event: ExternalEvent, entry_id: str, assignment_id: str) -> ExternalEvent:
+def with_assignment(event: ExternalEvent, entry_id: str, assignment_id: str) -> ExternalEvent:
     """Return an event in which an assignment replaces a waiting entry."""
     routes = tuple(
         Route(general=route.general, rule=route.rule, assignment_id=assignment_id)

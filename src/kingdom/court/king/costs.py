@@ -28,9 +28,10 @@ Sums = dict[str, Decimal]
 
 
 class DayCosts(msgspec.Struct, kw_only=True):
-    """What a day of the court's time zone has cost, in dollars. Each of the three divisions adds up to `usd`.
+    """What a day of the court's time zone has cost, in dollars.
 
-    `completed` and `failed` count the assignments of each General that ended on this day.
+    `generals`, `repositories` and `models` each add up to `usd`. `completed` and `failed` count the assignments
+    of each General that ended on this day.
     """
 
     day: date
@@ -60,7 +61,7 @@ class DayCosts(msgspec.Struct, kw_only=True):
 async def book_release(
     transaction: Transaction, day: date, assignment: Assignment, models: Mapping[str, Decimal], *, first_end: bool
 ) -> None:
-    """Add costs of an assignment, and its end, to the sums of a day. The caller counts nothing twice."""
+    """Add costs of an assignment, and its end, to the sums of a day. The caller adds each cost only once."""
     record = await transaction.get(DAILY_COSTS.name, str(day))
     costs = read_document(record.doc, DayCosts) if record else DayCosts(day=day)
     costs.add(assignment.target_general, (assignment.repo or NO_REPOSITORY).lower(), models)
@@ -83,7 +84,7 @@ def days_query(since: date) -> RecordQuery:
 
 
 def split_by_model(workflow: Workflow | None, booked: Mapping[str, Decimal], usd: Decimal) -> Sums:
-    """Divide `usd` by model: the unbooked cost of each Work under its model, and the rest under the name of others."""
+    """Divide `usd` by model: the unbooked cost of each Work under its model, and the rest under `OTHERS`."""
     costs: Sums = {}
     for work in workflow.works if workflow else ():
         _add(costs, work.definition.model or DEFAULT_MODEL, Decimal(str(round(work.cost_usd, _USD_DIGITS))))

@@ -19,6 +19,7 @@ from kingdom.court.king.assignments import SCHEDULE
 from kingdom.court.king.context import KingContext
 from kingdom.court.king.outcomes import SUPERSEDED, UNROUTED, discard_event, update_event_status
 from kingdom.court.king.release import release_assignment
+from kingdom.court.king.rounds import take_followup_event
 from kingdom.court.king.routing import RouteChoice, RoutingDecision, route_event, why_unrouted
 from kingdom.court.king.waiting_queue import SupersededEntry, enqueue
 from kingdom.court.package import Package
@@ -49,7 +50,9 @@ async def on_event_received(
     event = msgspec.convert(record.doc, ExternalEvent)
     if is_answer(event) and not event.routes:
         await accept_answer(transaction, record, event, now)
-    elif not any(each.waiting or each.assignment_id for each in event.routes):
+    elif any(each.waiting or each.assignment_id for each in event.routes):
+        pass
+    elif not await take_followup_event(transaction, record, event, now, context):
         await _queue_event(transaction, record, event, now, context)
     await admit(transaction, now, context)
 

@@ -12,6 +12,7 @@ from kingdom.court.king.assignments import load_current_quota, quota_scopes
 from kingdom.court.king.context import KingContext
 from kingdom.court.king.costs import DAILY_COSTS, Sums, book_release, split_by_model
 from kingdom.court.king.outcomes import update_event_status
+from kingdom.court.king.rounds import end_round
 from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, save_quota
 from kingdom.court.records import ASSIGNMENTS, ENDED, EVENTS, RESULTS, queue_message
 from kingdom.workflow.model.run.workflow import RUN_PREFIX, Workflow
@@ -54,6 +55,7 @@ async def release_assignment(transaction: Transaction, assignment_id: str, now: 
             await save_quota(transaction, freed, quota_record)
     if ended:
         await _end_event(transaction, assignment)
+    await end_round(transaction, assignment, float(cost), now, context, is_end=first_end)
     if first_end:
         await _announce_end(transaction, assignment, now, context)
 

@@ -58,6 +58,8 @@ class WaitingEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     key: str = ""
     reason: str = ""
     answers: str = ""
+    # The followup that a round of work waits for.
+    followup: str = ""
     # The amount to reserve from the daily budget, or None for the General's usual amount.
     usd: float | None = None
 

@@ -78,7 +78,7 @@ async def explain_event(
     transaction: Transaction, event_id: str, now: datetime, context: KingContext
 ) -> EventExplanation:
     """Return the explanation of an event."""
-    # Everything that may hold back an event, so that an explanation costs few statements.
+    # Read everything that may hold back an event together, so that an explanation costs few statements.
     await transaction.read_ahead([(EVENTS.name, event_id), *ADMISSION_RECORDS])
     _, event = await load(transaction, ExternalEvent, event_id)
     waits = [await _wait_reason(transaction, each, now, context) for each in event.routes if each.waiting]

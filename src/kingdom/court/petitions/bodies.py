@@ -11,6 +11,8 @@ from kingdom.errors import MalformedEvent
 from kingdom.workflow.model.resources.git import REPOSITORY
 
 PULL_REQUEST, PUSH = "github.pull_request", "github.push"
+# The petitions that publish a commit of the run.
+WITH_COMMIT = (PULL_REQUEST, PUSH)
 _Repo = Annotated[str, Meta(pattern=rf"\A(|{REPOSITORY})\Z")]
 _Number = Annotated[int, Meta(ge=0, le=2**31)]
 _Key = Annotated[str, Meta(pattern=r"\A(|[A-Z][A-Z0-9_]*-[1-9][0-9]*)\Z", max_length=80)]
@@ -114,7 +116,7 @@ class GithubReview(_GithubThread, frozen=True, kw_only=True):
     """A review of a pull request. Only an approval, or a review with line comments, may have an empty body."""
 
     event: ReviewEvent
-    # It is unset by default, so that a review without it keeps its id.
+    # Unset by default: the id of a petition is a hash of its body, and a review without comments keeps its earlier id.
     comments: Annotated[tuple[LineComment, ...], Meta(max_length=50)] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
@@ -150,7 +152,10 @@ class GithubPullRequest(_GithubBody, frozen=True, kw_only=True):
 
 
 class GithubReply(_GithubThread, frozen=True, kw_only=True):
-    """A reply to a review thread. Only a thread that we opened can be resolved with it."""
+    """A reply to a review thread. Only a thread that we opened can be resolved with it.
+
+    `thread` is the id of the thread, or the number of its first comment.
+    """
 
     needs: ClassVar[tuple[str, ...]] = ("repo", "number", "thread", "body")
     thread: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_=-]+\Z", max_length=200)]

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from kingdom.bus.port import Transaction
+from kingdom.court.followups.records import find_followup, followup_id
 from kingdom.court.petitions.bodies import PULL_REQUEST, PUSH, GithubPullRequest, GithubPush, stored_body
 from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.court.petitions.records import petitions_of
@@ -47,7 +48,7 @@ def is_own_branch(name: str, workflow_id: str) -> bool:
 async def find_own_pull_request(
     transaction: Transaction, root_id: str, repo: str, number: int
 ) -> OwnPullRequest | None:
-    """Return a pull request that an assignment opened, or None. Only such a pull request may be pushed to."""
+    """Return a pull request that an assignment opened or follows, or None. Only such a one may be pushed to."""
     found: OwnPullRequest | None = None
     for petition in await petitions_of(transaction, root_id):
         if petition.state is not PetitionState.PERFORMED:
@@ -58,7 +59,15 @@ async def find_own_pull_request(
                 found = OwnPullRequest(pull.head, pull.head_sha)
         elif found and _is_push_to(petition, repo, number):
             found = OwnPullRequest(found.branch, stored_body(GithubPush, petition.body).head_sha)
-    return found
+    return found or await _find_followed(transaction, root_id, repo, number)
+
+
+async def _find_followed(transaction: Transaction, root_id: str, repo: str, number: int) -> OwnPullRequest | None:
+    """Return the pull request that an assignment is the newest round of, or None."""
+    known = await find_followup(transaction, followup_id(repo, number))
+    followup = known[1] if known else None
+    is_its_round = followup and not followup.is_over and followup.assignment_id == root_id
+    return OwnPullRequest(followup.branch, followup.head) if followup and is_its_round else None
 
 
 def _is_push_to(petition: Petition, repo: str, number: int) -> bool:

@@ -18,15 +18,37 @@ from kingdom.court.sentinel.settings import GitHubAppSettings, GitHubSettings
 from kingdom.court.sentinel.untrusted import clean_text
 from kingdom.errors import Misconfigured, Transient
 
-# What an installation must grant, so that every petition and every check of it can be performed.
+# What reading a followed pull request needs: its reviews, checks and statuses, the logs of failed jobs, and the
+# permission of each reviewer.
+LOOK_PERMISSIONS: Mapping[str, str] = {
+    "metadata": "read",
+    "actions": "read",
+    "checks": "read",
+    "pull_requests": "read",
+    "statuses": "read",
+}
+# What an installation must grant, so that every petition can be performed and its result can be found, and that pull
+# requests can be followed.
 APP_PERMISSIONS: Mapping[str, str] = {
     "metadata": "read",
+    "actions": "read",
+    "checks": "read",
     "contents": "write",
     "issues": "write",
     "pull_requests": "write",
+    "statuses": "read",
 }
 # The webhooks that the Sentinel reads.
-APP_EVENTS = ("issues", "issue_comment", "pull_request", "pull_request_review", "pull_request_review_comment")
+APP_EVENTS = (
+    "check_run",
+    "check_suite",
+    "issue_comment",
+    "issues",
+    "pull_request",
+    "pull_request_review",
+    "pull_request_review_comment",
+    "status",
+)
 # The permission of a path below a repository. Any other path needs only metadata.
 _PERMISSIONS: Mapping[str, str] = {
     "compare": "contents",
@@ -55,7 +77,7 @@ class GithubAccess(ABC):
 
     @abstractmethod
     def replaces(self, token: str) -> bool:
-        """Return whether there will be another token than one that GitHub rejected."""
+        """Return whether another token replaces one that GitHub rejected."""
 
     @abstractmethod
     async def close(self) -> None:

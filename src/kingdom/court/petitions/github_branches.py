@@ -10,7 +10,7 @@ from kingdom.court.petitions.github_api import NAME, GithubApi, GraphqlFailed
 from kingdom.court.petitions.http_api import require_body
 
 _NOT_FOUND = 404
-# How often a push is tried that another push overtakes.
+# How often a push is tried, if other pushes come first.
 _TRIES_MAX = 3
 _SHORT = 12
 _BRANCH = """\
@@ -55,7 +55,7 @@ class RemoteBranch:
 
 
 async def push_commits(api: GithubApi, push: GithubPush) -> CallResult:
-    """Move the branch of the pull request forward to our commit, if only commits that we know are on it."""
+    """Move the branch of the pull request forward to our commit, if our commit contains its head."""
     refused = Rejected("")
     for _ in range(_TRIES_MAX):
         branch = await _read_branch(api, push)
@@ -124,30 +124,30 @@ def _why_no_branch(branch: RemoteBranch, push: GithubPush) -> str:
     if pull["state"] != "OPEN":
         return f"{name} is {str(pull['state']).lower()}: reopen it, or ask for a new pull request"
     if not branch.head:
-        return f"somebody deleted the branch {push.branch}: restore it on {NAME}, or close {name}"
+        return f"the branch {push.branch} was deleted: restore it on {NAME}, or close {name}"
     return ""
 
 
 def _why_no_push(push: GithubPush, head: str, relation: Relation, since_ours: Relation) -> str:
-    """Return why our commit must not be pushed, or "". `since_ours` is how the head relates to our last one."""
+    """Return why our commit must not be pushed, or "". `since_ours` is how the head relates to the one we knew."""
     commit, now, ours = (each[:_SHORT] for each in (push.head_sha, head, push.before))
     if relation is Relation.UNKNOWN:
         return f"{NAME} has no commit {commit}: make {push.repo} the checkpoint remote of the repository"
     if since_ours is Relation.BEHIND:
         return (
-            f"somebody removed commits from {push.branch}, which is at {now} and not at {ours}:"
+            f"another person removed commits from {push.branch}, which is at {now} and not at {ours}:"
             " ask that person whether to restore them"
         )
     if since_ours in (Relation.DIVERGED, Relation.UNKNOWN):
         return (
-            f"somebody rewrote {push.branch}, which is at {now} and no longer contains {ours}:"
+            f"another person rewrote {push.branch}, which is at {now} and no longer contains {ours}:"
             " ask that person how to go on"
         )
     if relation is Relation.AHEAD:
         return ""
     if since_ours is Relation.AHEAD:
         return (
-            f"somebody pushed commits to {push.branch}, which is at {now}, and {commit} does not contain them:"
+            f"another person pushed commits to {push.branch}, which is at {now}, and {commit} does not contain them:"
             f" take them in with a run that starts at {now}"
         )
     return f"the commit {commit} does not contain {now}, the head of {push.branch}: start the run at {now}"

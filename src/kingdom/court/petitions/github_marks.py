@@ -6,7 +6,7 @@ from typing import Any
 from kingdom.bus.effects.effect import Attempt
 from kingdom.court.petitions.effects import without_forbidden_commands
 
-# What the last line of a summary begins with.
+# The last line of a summary begins with this.
 SUMMARY_MARK = "<!-- kingdom:summary -->"
 
 

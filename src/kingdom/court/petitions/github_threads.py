@@ -11,16 +11,27 @@ from kingdom.court.petitions.github_api import GithubApi, github_result, respons
 from kingdom.court.petitions.github_marks import is_by, is_marked, marked
 
 _BOT = "[bot]"
-_THREAD = """\
-query($thread: ID!) {
-  node(id: $thread) {
-    ... on PullRequestReviewThread {
+_FIELDS = """\
+      id
       isResolved
       pullRequest { number repository { nameWithOwner } }
       comments(first: 1) { nodes { databaseId author { login } } }
-    }
-  }
-}"""
+"""
+_THREAD = f"""\
+query($thread: ID!) {{
+  node(id: $thread) {{
+    ... on PullRequestReviewThread {{
+{_FIELDS}    }}
+  }}
+}}"""
+_THREADS = f"""\
+query($owner: String!, $name: String!, $number: Int!, $after: String) {{
+  repository(owner: $owner, name: $name) {{ pullRequest(number: $number) {{ reviewThreads(first: 100, after: $after) {{
+    pageInfo {{ hasNextPage endCursor }}
+    nodes {{
+{_FIELDS}    }}
+  }} }} }}
+}}"""
 _RESOLVE = "mutation($thread: ID!) { resolveReviewThread(input: {threadId: $thread}) { thread { isResolved } } }"
 
 
@@ -36,7 +47,7 @@ async def send_reply(api: GithubApi, logins: Collection[str], reply: GithubReply
         path = f"/repos/{reply.repo}/pulls/{reply.number}/comments/{first}/replies"
         result = github_result(await api.send(path, {"body": marked(reply.body, attempt)}))
     if isinstance(result, Acked) and reply.resolve and not thread["isResolved"]:
-        await api.graphql(reply.repo, {"pull_requests": "write"}, _RESOLVE, {"thread": reply.thread})
+        await api.graphql(reply.repo, {"pull_requests": "write"}, _RESOLVE, {"thread": thread["id"]})
     return result
 
 
@@ -48,8 +59,21 @@ async def find_reply(api: GithubApi, logins: Collection[str], reply: GithubReply
 
 
 async def _read_thread(api: GithubApi, reply: GithubReply) -> dict[str, Any]:
-    data = await api.graphql(reply.repo, {"pull_requests": "read"}, _THREAD, {"thread": reply.thread})
-    return data["node"] or {}
+    """Return a thread by its id, or by the number of its first comment, which is what REST and our events have."""
+    permissions = {"pull_requests": "read"}
+    if not reply.thread.isdecimal():
+        return (await api.graphql(reply.repo, permissions, _THREAD, {"thread": reply.thread}))["node"] or {}
+    owner, _, name = reply.repo.partition("/")
+    variables = {"owner": owner, "name": name, "number": reply.number, "after": None}
+    while True:
+        found = await api.graphql(reply.repo, permissions, _THREADS, variables)
+        page = found["repository"]["pullRequest"]["reviewThreads"]
+        for thread in page["nodes"]:
+            if str(thread["comments"]["nodes"][0]["databaseId"]) == reply.thread:
+                return dict(thread)
+        if not page["pageInfo"]["hasNextPage"]:
+            return {}
+        variables["after"] = page["pageInfo"]["endCursor"]
 
 
 async def _find_comment(

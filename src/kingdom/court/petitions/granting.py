@@ -13,7 +13,7 @@ from kingdom.court.package import GeneralPolicy
 from kingdom.court.petitions.approval import apply_answer, request_approval
 from kingdom.court.petitions.bodies import (
     PULL_REQUEST,
-    PUSH,
+    WITH_COMMIT,
     GithubPullRequest,
     GithubPush,
     SlackMessage,
@@ -26,7 +26,7 @@ from kingdom.court.petitions.commits import (
     is_own_branch,
     protected_paths,
 )
-from kingdom.court.petitions.decision import TOO_LATE, Petition, PetitionState
+from kingdom.court.petitions.decision import TOO_LATE, Petition, PetitionState, RefusalDecision
 from kingdom.court.petitions.records import petitions_with_records, refuse_petition, save_petition
 from kingdom.court.questions import close_question
 from kingdom.court.records import queue_message
@@ -34,8 +34,6 @@ from kingdom.court.streams import PetitionGranted, petition_granted
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WORKFLOW
 
-# The petitions that publish a commit of the run.
-WITH_COMMIT = (PULL_REQUEST, PUSH)
 # How many protected paths a question shows.
 _SHOWN_PATHS_MAX = 20
 _SLACK_MESSAGE = "slack.message"
@@ -51,6 +49,14 @@ class ApprovalTerms:
 
 
 _DEFAULT_TERMS = ApprovalTerms()
+
+
+@dataclass(frozen=True, slots=True)
+class _PublishedBranch:
+    """The branch of a run whose commit a petition publishes. `fields` are the branches that the court sets in it."""
+
+    branch: RunBranch
+    fields: dict[str, str]
 
 
 async def grant_waiting_petitions(
@@ -93,25 +99,28 @@ async def grant_petition(
     return await _publish_granted(transaction, petition, record)
 
 
-async def with_branches(transaction: Transaction, petition: Petition, workflow: Workflow) -> Petition:
-    """Add the branches to a petition that publishes a commit, or the reason why the run can never do that."""
+async def with_branches(transaction: Transaction, petition: Petition, workflow: Workflow) -> Petition | RefusalDecision:
+    """Add the branches to a petition that publishes a commit. Refuse it if the run can never publish one."""
     if petition.kind not in WITH_COMMIT:
         return petition
-    _, fields, reason = await _court_fields(transaction, petition, workflow)
-    fields.pop("head_sha", None)
-    return msgspec.structs.replace(petition, body={**petition.body, **fields}, reason=reason)
+    found = await _find_branch(transaction, petition, workflow)
+    if isinstance(found, RefusalDecision):
+        return found
+    return msgspec.structs.replace(petition, body={**petition.body, **found.fields})
 
 
 async def _grant_commit(
     transaction: Transaction, petition: Petition, record: Record | None, workflow: Workflow, terms: ApprovalTerms
 ) -> Petition:
-    """Grant a petition that publishes a commit of the run. Until there is one, and it may be published, it waits."""
-    branch, fields, reason = await _court_fields(transaction, petition, workflow)
-    if branch is None or reason:
-        return await refuse_petition(transaction, petition, record, reason)
+    """Grant a petition that publishes a commit of the run. It waits until the commit is known and approved."""
+    found = await _find_branch(transaction, petition, workflow)
+    if isinstance(found, RefusalDecision):
+        return await refuse_petition(transaction, petition, record, found.reason)
+    branch = found.branch
     if branch.commit:
         is_approved = petition.decided_by and petition.body["head_sha"] == branch.commit
-        petition = msgspec.structs.replace(petition, body={**petition.body, **fields})
+        body = {**petition.body, **found.fields, "head_sha": branch.commit}
+        petition = msgspec.structs.replace(petition, body=body)
         why_asked = _approval_reason(branch, terms.policy)
         if (petition.approval or why_asked) and not is_approved:
             return await _ask(transaction, msgspec.structs.replace(petition, approval_reason=why_asked), record, terms)
@@ -131,7 +140,7 @@ async def _ask(transaction: Transaction, petition: Petition, record: Record | No
 
 
 def _approval_reason(branch: RunBranch, policy: GeneralPolicy) -> str:
-    """Return why a person must approve the commit of a branch whatever its rule says, or ""."""
+    """Return why a person must approve the commit of a branch even if the rule does not require it, or ""."""
     if not policy.protected_paths:
         return ""
     if branch.changed_paths is None:
@@ -141,28 +150,28 @@ def _approval_reason(branch: RunBranch, policy: GeneralPolicy) -> str:
     return f"it changes {', '.join(found[:_SHOWN_PATHS_MAX])}{more}" if found else ""
 
 
-async def _court_fields(
+async def _find_branch(
     transaction: Transaction, petition: Petition, workflow: Workflow
-) -> tuple[RunBranch | None, dict[str, str], str]:
-    """Return the branch of the run, and what the court sets: the branches and the commit.
-
-    If the run can never publish it, the last value is the reason. `head_sha` is empty until the commit is known.
-    """
+) -> _PublishedBranch | RefusalDecision:
+    """Return the branch that a petition publishes, or why the run can never publish one."""
     repo = str(petition.body["repo"])
     branch = await find_run_branch(transaction, workflow, repo, petition.asked_as)
     if branch is None:
-        return None, {}, f"the run has no checkout of {repo}"
+        return RefusalDecision(f"the run has no checkout of {repo}")
     if petition.kind == PULL_REQUEST:
         if not is_own_branch(branch.name, workflow.id):
-            return branch, {}, f"{branch.name} is not a branch of this run, and only branches of the run are pushed"
+            reason = f"{branch.name} is not a branch of this run, and only branches of the run are pushed"
+            return RefusalDecision(reason)
         base = stored_body(GithubPullRequest, petition.body).base or branch.base
-        return branch, {"head": branch.name, "base": base, "head_sha": branch.commit}, ""
+        return _PublishedBranch(branch, {"head": branch.name, "base": base})
     push = stored_body(GithubPush, petition.body)
     own = await find_own_pull_request(transaction, petition.root, push.repo, push.number)
     if own is None:
-        reason = f"{push.target} is not a pull request that this assignment opened, and only these are pushed to"
-        return branch, {}, reason
-    return branch, {"branch": own.branch, "before": own.head, "head_sha": branch.commit}, ""
+        reason = (
+            f"{push.target} is not a pull request that this assignment opened or follows, and only these are pushed to"
+        )
+        return RefusalDecision(reason)
+    return _PublishedBranch(branch, {"branch": own.branch, "before": own.head})
 
 
 async def _publish_granted(transaction: Transaction, petition: Petition, record: Record | None) -> Petition:

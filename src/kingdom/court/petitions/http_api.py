@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from kingdom.bus.effects.effect import CallResult, Rejected, Throttled, Unknown
 from kingdom.bus.effects.http_result import classify_response
@@ -27,7 +28,7 @@ class Unreachable(Transient):
 
 
 class NotAuthorized(Transient):
-    """Raised if a request was not sent because the system grants us no authorization for it."""
+    """Raised if a request was not sent because no authorization was granted for it, or none may be used."""
 
 
 class HttpApi:
@@ -59,17 +60,27 @@ class HttpApi:
             self._session = None
 
     async def _request(self, method: str, path: str, **options: Any) -> HttpReply:
+        url = self._url_of(path)
         if self._session is None:
             # If a reused connection broke, it would be unclear whether the request arrived.
             connector = aiohttp.TCPConnector(force_close=True)
             limit = aiohttp.ClientTimeout(total=self.longest_call.total_seconds())
             self._session = aiohttp.ClientSession(connector=connector, timeout=limit, headers=self._headers)
-        url = self.url + path if path.startswith("/") else path
         try:
             async with self._session.request(method, url, **options) as answer:
                 return await read_reply(answer)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Unreachable(str(error)) from error
+
+    def _url_of(self, path: str) -> str:
+        """Return the URL of a path. A complete URL is returned unchanged, if it is on the same server."""
+        if path.startswith("/"):
+            return self.url + path
+        url, own = URL(path), URL(self.url)
+        if (url.scheme, url.host, url.port) != (own.scheme, own.host, own.port):
+            address = path.partition("?")[0]
+            raise NotAuthorized(f"{address} is not on the server of {self.url}, and must not get its authorization")
+        return path
 
 
 def unreachable_result(name: str, error: Unreachable) -> Throttled:

@@ -1,7 +1,7 @@
 """End petitions that were performed, that failed or are overdue, or whose assignment has ended."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -9,11 +9,15 @@ import msgspec
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordQuery
 from kingdom.clock import utc_now
+from kingdom.court.followups.records import Followup, follow_pull_request, followup_id, record_push
 from kingdom.court.petitions.approval import apply_answer
+from kingdom.court.petitions.bodies import GithubPullRequest, stored_body
 from kingdom.court.petitions.decision import PETITIONS, TOO_LATE, Petition, PetitionState
 from kingdom.court.petitions.records import petitions_with_records, read_petition, refuse_petition, save_petition
 from kingdom.court.questions import close_question
 from kingdom.court.streams import petition_settled
+
+_PULL_REQUEST, _PUSH = "github.pull_request", "github.push"
 
 
 async def settle_petition(
@@ -33,6 +37,12 @@ async def settle_petition(
         read_petition(record), state=state, reason=reason, response=dict(response or {}), unclear=False
     )
     await _save_settled(transaction, ended, record)
+    number = ended.response.get("number")
+    if ended.kind == _PULL_REQUEST and ended.follow_days and isinstance(number, int):
+        await _follow(transaction, ended, number)
+    if ended.kind == _PUSH and state is PetitionState.PERFORMED:
+        body = ended.body
+        await record_push(transaction, body["repo"], body["number"], body["head_sha"], utc_now())
 
 
 async def withdraw_waiting_petitions(transaction: Transaction, root_id: str, reason: str) -> None:
@@ -52,6 +62,26 @@ async def fail_overdue_petitions(transaction: Transaction, now: datetime, limit:
     for record in overdue:
         await _end_overdue(transaction, read_petition(record), record)
     return len(overdue)
+
+
+async def _follow(transaction: Transaction, petition: Petition, number: int) -> None:
+    """Follow the pull request that was opened for a petition."""
+    wanted, now = stored_body(GithubPullRequest, petition.body), utc_now()
+    followup = Followup(
+        id=followup_id(wanted.repo, number),
+        repo=wanted.repo,
+        number=number,
+        branch=wanted.head,
+        base=wanted.base,
+        general=petition.general,
+        assignment_id=petition.root,
+        workflow_id=petition.workflow_id,
+        head=wanted.head_sha,
+        created_at=now,
+        pushed_at=now,
+        ends_at=now + timedelta(days=petition.follow_days),
+    )
+    await follow_pull_request(transaction, followup)
 
 
 async def _end_overdue(transaction: Transaction, petition: Petition, record: Record) -> None:

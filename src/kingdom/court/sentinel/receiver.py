@@ -5,8 +5,9 @@ import hashlib
 import hmac
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -15,6 +16,7 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.clock import utc_now
 from kingdom.court.remote_http import decode_json
 from kingdom.court.sentinel.filters import why_filtered
+from kingdom.court.sentinel.followed_pulls import hint_pull_requests, hinted_pulls
 from kingdom.court.sentinel.github import parse_webhook
 from kingdom.court.sentinel.github_activity import DroppedActivity
 from kingdom.court.sentinel.records import IntakeResult, accept_activity
@@ -44,13 +46,20 @@ class WebhookReceiver:
     own requests finish quickly, so this mostly hits clients that block connections.
     """
 
-    def __init__(self, bus: Bus, settings: GitHubSettings, clock: Callable[[], datetime] = utc_now) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        settings: GitHubSettings,
+        clock: Callable[[], datetime] = utc_now,
+        on_hint: Callable[[], None] = lambda: None,
+    ) -> None:
         if settings.webhook is None or not settings.webhook.secrets:
             raise Misconfigured("webhooks need a secret: set github.webhook.secrets, or remove webhook to poll only")
         self._bus = bus
         self._settings = settings
         self._webhook: GitHubWebhookSettings = settings.webhook
         self._clock = clock
+        self._on_hint = on_hint
         application = web.Application()
         application.router.add_post(PATH, self._receive)
         application.router.add_get("/healthz", self._healthy)
@@ -166,15 +175,22 @@ class WebhookReceiver:
         ]
         return any(fits)
 
-    async def _store(self, event: str, delivery: str, document: object) -> web.Response:
-        activity = parse_webhook(event, document, self._settings.logins, self._clock())
-        if isinstance(activity, DroppedActivity):
+    async def _store(self, event: str, delivery: str, document: Mapping[str, Any]) -> web.Response:
+        now = self._clock()
+        activity = parse_webhook(event, document, self._settings.logins, now)
+        hint = hinted_pulls(event, document)
+        if isinstance(activity, DroppedActivity) and hint is None:
             return _response(202, IntakeResult.DROPPED)
-        filter_reason = why_filtered(activity, self._settings)
+        hinted = 0
 
         async def act(transaction: Transaction) -> IntakeResult:
+            nonlocal hinted
+            hinted = await hint_pull_requests(transaction, *hint, now) if hint else 0
+            if isinstance(activity, DroppedActivity):
+                return IntakeResult.DROPPED
             if not await transaction.once(DELIVERY, delivery, _DELIVERY_KEPT):
                 return IntakeResult.SEEN
+            filter_reason = why_filtered(activity, self._settings)
             return await accept_activity(transaction, activity, filter_reason, self._settings.seen_kept)
 
         try:
@@ -183,6 +199,8 @@ class WebhookReceiver:
         except TimeoutError:
             _log.error("webhook_not_stored", reason="the store takes too long")
             return _response(503, "try again later")
+        if hinted:
+            self._on_hint()
         return _response(202, taken)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -13,37 +13,48 @@ import structlog
 from kingdom.bus.port import Bus
 from kingdom.bus.stream import RetryPolicy
 from kingdom.clock import utc_now
+from kingdom.court.sentinel.followed_pulls import FollowPolicies, LookTokens, look_at_followed_pulls
 from kingdom.court.sentinel.github_poll import poll_github
 from kingdom.court.sentinel.http_requests import TIMEOUT, PollResult
 from kingdom.court.sentinel.jira_poll import poll_jira
 from kingdom.court.sentinel.receiver import WebhookReceiver
 from kingdom.court.sentinel.records import end_old_records
-from kingdom.court.sentinel.settings import SentinelSettings
+from kingdom.court.sentinel.settings import GitHubSettings, SentinelSettings
 from kingdom.errors import KingdomError, Transient
 
 _BACKOFF = RetryPolicy(base=timedelta(seconds=2), cap=timedelta(minutes=5))
 _END_RECORDS_EVERY = timedelta(hours=1)
+# How often the store is asked which followed pull requests are due. This sends no request to GitHub.
+_LOOK_FOR_DUE_EVERY = timedelta(seconds=5)
 _log = structlog.get_logger("kingdom.court.sentinel")
 
 
 class Sentinel:
-    """Runs until stopped. Even if several Sentinels run, each activity becomes one event."""
+    """Runs until stopped. Even if several Sentinels run, each activity becomes one event.
+
+    Without `tokens`, it does not look at followed pull requests.
+    """
 
     def __init__(
         self,
         bus: Bus,
         settings: SentinelSettings,
         *,
+        tokens: LookTokens | None = None,
+        policies: FollowPolicies = lambda _: None,
         clock: Callable[[], datetime] = utc_now,
         backoff: RetryPolicy = _BACKOFF,
     ) -> None:
         self._bus = bus
         self._settings = settings
+        self._tokens = tokens
+        self._policies = policies
         self._clock = clock
         self._backoff = backoff
         self._stopped = asyncio.Event()
+        self._hinted = asyncio.Event()
         github = settings.github
-        self.receiver = WebhookReceiver(bus, github, clock) if github and github.webhook else None
+        self.receiver = WebhookReceiver(bus, github, clock, self._hinted.set) if github and github.webhook else None
 
     async def run(self) -> None:
         """Poll and receive until stopped."""
@@ -70,10 +81,24 @@ class Sentinel:
         if github and github.token:
             poll = partial(poll_github, self._bus, session, github, self._clock)
             watches.append(self._repeat("github", partial(_poll_and_log, "github", poll)))
+        if github and self._tokens:
+            look = partial(self._look_at_followed_pulls, session, github, self._tokens)
+            watches.append(self._repeat("followups", look))
         if jira := self._settings.jira:
             poll = partial(poll_jira, self._bus, session, jira, self._clock)
             watches.append(self._repeat("jira", partial(_poll_and_log, "jira", poll)))
         return watches
+
+    async def _look_at_followed_pulls(
+        self, session: aiohttp.ClientSession, github: GitHubSettings, tokens: LookTokens
+    ) -> timedelta:
+        """Look at the followed pull requests that are due, then wait for a hint or for the next time to look."""
+        self._hinted.clear()
+        await look_at_followed_pulls(self._bus, session, github, tokens, self._policies, self._clock)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_FOR_DUE_EVERY.total_seconds()):
+                await self._hinted.wait()
+        return timedelta()
 
     async def _end_old_records(self) -> timedelta:
         await end_old_records(self._bus, self._clock())

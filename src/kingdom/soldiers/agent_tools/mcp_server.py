@@ -23,10 +23,14 @@ _VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 _ANSWER_SECONDS = 60.0
 # How long calls may take to finish after the input ends: an agent that closes the input may still wait for answers.
 _FINISH_SECONDS = 1.0
+# The path of tool calls on the host. Settings of agents contain it, so its name stays.
 _PATH = "/voice"
+# Every call of these tools has an effect of its own, so a call that may have arrived must not be repeated.
+_NOT_REPEATABLE = ("petition",)
 # The error codes of JSON-RPC.
 _PARSE_ERROR, _INVALID_REQUEST, _UNKNOWN_METHOD, _INVALID_PARAMETERS = -32700, -32600, -32601, -32602
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _RpcError(Exception):
@@ -77,7 +81,7 @@ async def _handle_line(line: bytes, url: str) -> None:
 
 def _parse_message(line: bytes) -> dict[str, Any]:
     try:
-        # The json module accepts half a surrogate pair, which msgspec rejects, so such a call gets an answer too.
+        # The json module accepts half a surrogate pair, so a call that contains one is answered. msgspec rejects it.
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise _RpcError(_PARSE_ERROR, f"this is not JSON: {error}") from error
@@ -116,25 +120,43 @@ def _describe_tool(tool: ToolDefinition) -> dict[str, Any]:
 
 async def _call(parameters: dict[str, Any], url: str) -> ToolReply:
     call = {"tool": parameters.get("name"), "arguments": parameters.get("arguments") or {}}
+    connection = None
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
-            return msgspec.json.decode(await _post(url, json.dumps(call).encode()), type=ToolReply)
-    except (OSError, TimeoutError, *_UNREADABLE) as error:
-        why = str(error) or type(error).__name__
-        return ToolReply(
-            text=f"{call['tool']} did not reach the host ({why}). Try again; if that does not help, write your"
-            " result to the file that .kingdom-task.json names.",
-            is_error=True,
+            connection = await _connect(url)
+            return msgspec.json.decode(await _post(connection, url, json.dumps(call).encode()), type=ToolReply)
+    except TimeoutError:
+        reason = f"no answer within {_ANSWER_SECONDS:.0f} seconds"
+    except (OSError, *_UNREADABLE) as error:
+        reason = str(error) or type(error).__name__
+    return ToolReply(text=_describe_failure(str(call["tool"]), reason, is_sent=connection is not None), is_error=True)
+
+
+def _describe_failure(tool: str, reason: str, *, is_sent: bool) -> str:
+    """Say why a call has no answer, whether it can have arrived, and what the agent does next."""
+    retry = "Call it again; if that does not help, write your result to the file that .kingdom-task.json names."
+    if not is_sent:
+        return f"{tool} did not reach the host ({reason}). {retry}"
+    unclear = f"{tool} got no readable answer from the host ({reason}). The call may have arrived."
+    if tool in _NOT_REPEATABLE:
+        return (
+            f"{unclear} Do not call it again for the same purpose: continue, and say in your result that you do not"
+            " know whether it arrived."
         )
+    return f"{unclear} A second call does no harm. {retry}"
 
 
-async def _post(url: str, body: bytes) -> bytes:
-    """Send a request and return the body of the answer; raises OSError if no good answer comes."""
+async def _connect(url: str) -> _Connection:
     parts = urlsplit(url)
     if parts.scheme == "unix":
-        reader, writer = await asyncio.open_unix_connection(parts.path)
-    else:
-        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        return await asyncio.open_unix_connection(parts.path)
+    return await asyncio.open_connection(parts.hostname, parts.port)
+
+
+async def _post(connection: _Connection, url: str, body: bytes) -> bytes:
+    """Send a request and return the body of the answer; raises OSError if no good answer comes."""
+    reader, writer = connection
+    parts = urlsplit(url)
     try:
         head = (
             f"POST {_PATH if parts.scheme == 'unix' else parts.path or _PATH} HTTP/1.1",
@@ -147,9 +169,12 @@ async def _post(url: str, body: bytes) -> bytes:
         received = await reader.read()
     finally:
         writer.close()
-    status, _, content = received.partition(b"\r\n\r\n")
-    if status.split(b" ", 2)[1:2] != [b"200"]:
-        raise OSError(f"it answered {status.splitlines()[0].decode(errors='replace')}" if status else "no answer came")
+    answer_head, _, content = received.partition(b"\r\n\r\n")
+    if not answer_head:
+        raise OSError("it closed the connection")
+    status_line = answer_head.splitlines()[0]
+    if status_line.split(b" ", 2)[1:2] != [b"200"]:
+        raise OSError(f"it answered {status_line.decode(errors='replace')}")
     return content
 
 

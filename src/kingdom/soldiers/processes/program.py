@@ -71,7 +71,7 @@ class Program:
         self._pipes = spawned.pipes
         self._transport = spawned.transport
         self._errors = spawned.errors
-        self._errors_before = spawned.errors_before
+        self._errors_size_before = spawned.errors_size_before
         self._contained = contained
         self._init = init
         self._control_groups = control_groups
@@ -127,7 +127,7 @@ class Program:
             return ""
         try:
             with self._errors.open("rb") as file:
-                file.seek(max(self._errors_before, file.seek(0, os.SEEK_END) - _ERROR_LENGTH_MAX))
+                file.seek(max(self._errors_size_before, file.seek(0, os.SEEK_END) - _ERROR_LENGTH_MAX))
                 return file.read().decode(errors="replace").strip()
         except OSError:
             return ""
@@ -234,13 +234,13 @@ class _ProgramCall:
 
 @dataclass(frozen=True, slots=True)
 class _SpawnedProcess:
-    """A spawned process; `errors_before` is the size of its errors file before its start."""
+    """A spawned process; `errors_size_before` is the size of its errors file before its start."""
 
     process: Process
     pipes: _Pipes
     transport: asyncio.SubprocessTransport
     errors: Path | None
-    errors_before: int
+    errors_size_before: int
     redaction: Redaction
 
     def start_keeping_errors(self) -> asyncio.Task[None] | None:
@@ -262,7 +262,7 @@ async def start_program(
     sandbox: Sandbox | None = None,
     redaction: Redaction = DEFAULT_REDACTION,
 ) -> Program:
-    """Start a program with exactly this environment and PWD.
+    """Start a program with exactly this environment, plus PWD.
 
     Its standard error is appended to the file `errors` without secrets, or becomes part of its output. With `contained`
     the program runs in its own namespace; this is the default if bubblewrap is installed. With a `sandbox` that is not
@@ -292,8 +292,9 @@ async def _start(call: _ProgramCall, *, contained: bool | None, sandbox: Sandbox
     port_forwards = [f"{forward.port}={forward.inside}" for forward in sandbox.port_forwards]
     bridge_command = [*_BRIDGE, ",".join(port_forwards)] if port_forwards else []
     if bubblewrap is None:
-        locale = "LC_CTYPE" if "LC_CTYPE" in call.environment else ""
-        return Program(await _spawn(replace(call, argv=[*_DIE_WITH_PARENT, str(os.getpid()), locale, *call.argv])))
+        # If the environment has no LC_CTYPE, the starter removes the one that its Python sets.
+        kept = "LC_CTYPE" if "LC_CTYPE" in call.environment else ""
+        return Program(await _spawn(replace(call, argv=[*_DIE_WITH_PARENT, str(os.getpid()), kept, *call.argv])))
     call = replace(call, argv=[*_WAIT_FOR_LINE, *bridge_command, *call.argv])
     with bubblewrap_options(sandbox, call.environment) as (options, descriptors):
         return await _start_contained([bubblewrap, *options], call, descriptors, sandbox.limits)

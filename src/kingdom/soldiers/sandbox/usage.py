@@ -38,6 +38,7 @@ class UsageReader:
         self._too_long = False
         self._usage: dict[str, Any] = {}
         self._searches = 0
+        # Whether the vendor used its faster and more expensive service tier.
         self._fast = False
         self._text_bytes = 0
         self._unread_bytes = 0
@@ -137,7 +138,7 @@ class UsageReader:
 
 
 def _merge(known: Mapping[str, Any], latest: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge a later usage into a known usage. A count never decreases, because vendors may omit it later."""
+    """Merge a later usage into a known usage. A known count stays if the later one is smaller or missing."""
     later = {
         name: value
         for name, value in latest.items()

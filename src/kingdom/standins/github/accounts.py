@@ -40,7 +40,7 @@ async def show_permission(request: web.Request) -> web.Response:
         each.lower(): role for each, role in stored.get("collaborators", {}).items()
     }
     role = roles.get(login.lower(), outsider)
-    # GitHub reports the roles of later years under the names of the first three.
+    # GitHub reports its newer roles under the names of the older ones.
     permission = {"maintain": "write", "triage": "read"}.get(role, role)
     user = GithubBodies(state, base_of(request)).user(login)
     return web.json_response({"permission": permission, "role_name": role, "user": user})

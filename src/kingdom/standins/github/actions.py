@@ -153,7 +153,7 @@ def move_branch(
 ) -> None:
     """Announce a push to a branch, and update its pull requests. `after` is None if the branch was deleted.
 
-    `conflict` lets every pull request onto the branch conflict with it, in a repository without a git directory.
+    `conflict` makes every pull request into the branch conflict with it, in a repository without a git directory.
     """
     pulls = [each for each in context.state_file.state["issues"][repository].values() if each["pull"]]
     owner = repository.partition("/")[0]

@@ -194,7 +194,7 @@ class GithubBodies:
         }
 
     def thread(self, stored: dict[str, Any]) -> dict[str, Any]:
-        """Return a notification thread of the user that Kingdom is here."""
+        """Return a notification thread of our user."""
         issue = self.state["issues"][stored["repository"]][str(stored["number"])]
         url = f"{self.base}/notifications/threads/{stored['id']}"
         return {

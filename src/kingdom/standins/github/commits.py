@@ -30,7 +30,7 @@ def refs_of(state: dict[str, Any], repository: str, prefix: str) -> dict[str, st
 
 
 def set_ref(state: dict[str, Any], repository: str, ref: str, sha: str | None, before: str | None = None) -> None:
-    """Let a ref name a commit, or remove the ref. `before` is its commit so far if the ref is new to the server."""
+    """Point a ref to a commit, or remove the ref. `before` is its former commit, if the ref is unknown here."""
     if directory := _directory(state, repository):
         _git(directory, "update-ref", *(["-d", ref] if sha is None else [ref, sha]), check=True)
         return
@@ -52,8 +52,8 @@ def has_commit(state: dict[str, Any], repository: str, sha: str) -> bool:
 def is_fast_forward(state: dict[str, Any], repository: str, before: str, after: str) -> bool:
     """Return whether `after` contains `before`.
 
-    Without a git directory, a commit with a known parent contains only its ancestors, and any other contains all
-    commits except those that come after it.
+    Without a git directory, a commit with a known parent contains only its ancestors, and any other commit
+    contains all commits except its descendants.
     """
     if directory := _directory(state, repository):
         return _git(directory, "merge-base", "--is-ancestor", before, after).returncode == 0

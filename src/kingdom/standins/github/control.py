@@ -105,7 +105,7 @@ class SubmitReview(IssueAction, kw_only=True):
 class PushCommit(GithubAction, kw_only=True):
     """Push a commit to the branch of a pull request, or to any branch.
 
-    `conflict` lets every pull request onto the branch conflict with it, in a repository without a git directory.
+    `conflict` makes every pull request into the branch conflict with it, in a repository without a git directory.
     """
 
     number: int | None = None

@@ -65,7 +65,7 @@ async def list_refs(request: web.Request) -> web.Response:
 
 @ROUTES.patch(_GIT + "/refs/{ref:.+}")
 async def update_ref(request: web.Request) -> web.Response:
-    """Let a ref name another commit, which must contain the former one unless `force` is set."""
+    """Point a ref to another commit, which must contain the former one unless `force` is set."""
     name, ref, asked = repository_of(request), f"refs/{request.match_info['ref']}", await body_of(request, _RefUpdate)
     context = our_context(request)
     with context.state_file.change("PATCH git ref", repository=name, ref=ref, sha=asked.sha):
@@ -119,7 +119,7 @@ def resolve(state: dict[str, Any], repository: str, name: str) -> str:
 
 
 def move_ref(context: ActionContext, repository: str, ref: str, sha: str, *, force: bool) -> None:
-    """Let an existing ref name another commit, and announce it. Call it inside `StateFile.change`."""
+    """Point an existing ref to another commit, and announce it. Call it inside `StateFile.change`."""
     state = context.state_file.state
     before = commit_of_ref(state, repository, ref)
     if before is None:

@@ -28,7 +28,7 @@ def latest_statuses(state: dict[str, Any], repository: str, sha: str) -> list[di
 
 
 def combined_state(statuses: list[dict[str, Any]]) -> str:
-    """Return the state of all statuses together. No status counts as pending, as GitHub has it."""
+    """Return the state of all statuses together. Without any status it is pending, as on GitHub."""
     states = {each["state"] for each in statuses}
     if states & {"failure", "error"}:
         return "failure"
@@ -44,7 +44,7 @@ def suite_result(runs: list[dict[str, Any]]) -> tuple[str, str | None]:
 
 
 def mergeability(state: dict[str, Any], stored: dict[str, Any]) -> tuple[bool | None, str]:
-    """Return `mergeable` and `mergeable_state` of a pull request. Both are unknown until a client asked once."""
+    """Return `mergeable` and `mergeable_state` of a pull request. Both are unknown until a client has read it once."""
     pull = stored["pull"]
     if stored["state"] == "closed" or not pull.get("examined"):
         return None, "unknown"

@@ -42,7 +42,7 @@ class SignIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Myself(msgspec.Struct, frozen=True, kw_only=True):
-    """Who sent the request, and the rights."""
+    """Who sent the request, and the rights of this person or program."""
 
     name: str
     may: tuple[Right, ...]
@@ -102,7 +102,7 @@ async def delete_session(call: ApiCall) -> Empty:
 
 
 async def show_me(call: ApiCall) -> Myself:
-    """Show who sent the request, and the rights."""
+    """Show who sent the request, and the rights of this person or program."""
     return Myself(name=call.visitor.name, may=call.visitor.rights, generals=call.visitor.generals)
 
 
@@ -166,7 +166,7 @@ async def _issue(call: ApiCall, kind: CredentialKind, grant: Grant) -> IssuedSec
 
 
 def _require_generals(call: ApiCall, generals: tuple[str, ...]) -> None:
-    """Refuse an administrator of some Generals a credential that can do more."""
+    """Refuse an administrator of some Generals a credential for other Generals."""
     for general in generals or ("",):
         call.visitor.require_general(general)
 

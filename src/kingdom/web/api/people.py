@@ -24,7 +24,7 @@ _Digest = Annotated[str, Meta(max_length=64)]
 
 
 class PetitionsQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Which petitions to list; `task` is the id of a first assignment."""
+    """Which petitions to list; `task` is the id of their assignment, or of the first one if it was continued."""
 
     state: PetitionState | None = None
     task: str = ""
@@ -48,7 +48,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 async def list_questions(call: ApiCall) -> Page[OpenQuestion]:
-    """List the questions that wait for a person. Each part is sorted by age, the oldest first."""
+    """List the questions that wait for a person. Each page is sorted by age, the oldest first."""
     query: PageQuery = call.query
     async with call.context.bus.transaction() as transaction:
         items, following = await read_inbox(transaction, after=query.after, limit=query.limit)
@@ -122,7 +122,7 @@ async def _answer(call: ApiCall, verb: str, text: str, digest: str, *, words: bo
 
 
 def _check_digest(ask: HumanQuestion, digest: str) -> None:
-    """Refuse an answer to something else than what the person saw."""
+    """Refuse an answer if the question is no longer the one that the person saw."""
     if ask.petition and not digest:
         raise MalformedRequest(f"{ask.id} is about a petition: send the digest of the question that the person saw")
     if digest and digest != digest_of(ask):

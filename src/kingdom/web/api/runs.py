@@ -38,7 +38,7 @@ class ResumeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 async def list_runs(call: ApiCall) -> Page[Workflow]:
-    """List runs, the newest first. A part can have fewer items than its limit although more follow."""
+    """List runs, the newest first. A page can have fewer items than `limit`, even if more pages follow."""
     query: RunsQuery = call.query
     async with call.context.bus.transaction() as transaction:
         page = await newest_runs(transaction, query.status, after=query.after, limit=query.limit)

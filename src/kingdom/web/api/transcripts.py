@@ -20,7 +20,7 @@ from kingdom.workflow.model.run.checkpoint import Checkpoint
 from kingdom.workflow.model.run.workflow import Workflow
 
 _PART_BYTES = 256 << 10
-# An entry of the log can cost a statement.
+# Reading an entry from the log can take a statement of its own, so such a part is short.
 _PART_ENTRIES = 50
 _OFFSET_MAX = 1 << 53
 
@@ -45,7 +45,7 @@ class CheckpointDiffQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
 
 class TranscriptPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the transcript of a session, whose soldier is one of the `soldiers` of the run, the oldest first.
+    """A part of the transcript of one session. `soldiers` are those of all sessions of the run, the oldest first.
 
     `next` is the value of `after` for the next part, or null when there are no more entries. While the agent may
     continue, a part without items means that there are no more entries yet. `notes` say what cannot be shown.
@@ -82,7 +82,7 @@ async def list_transcript(call: ApiCall) -> TranscriptPart:
 
 
 async def list_diffs(call: ApiCall) -> Page[TreeDiff]:
-    """List the changes of a run in each checkout. On another machine, they reach to the last checkpoint."""
+    """List the changes of a run in each checkout. If the run is on another machine, they end at its last checkpoint."""
     workflow = await lifecycle.show(call.context.bus, call.path["id"])
     since = _find_checkpoint(workflow, call.query.since) if call.query.since else None
     async with call.context.diff_slots:

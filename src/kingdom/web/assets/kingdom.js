@@ -348,7 +348,7 @@ async function follow(list) {
     list.dataset.after = part.dataset.after || list.dataset.after;
     tellTimes(list);
     applyFilter();
-    // Following yields to a reader who scrolled up.
+    // If the reader has scrolled up, new lines do not scroll the page.
     if (atEnd && !location.hash) list.scrollTop = list.scrollHeight;
     if (location.hash) showTarget();
     if (part.dataset.newest !== list.dataset.newest && !location.search.includes("soldier=")) {
@@ -393,7 +393,7 @@ function applyFilter() {
   }
 }
 
-// A link to a line works although the line is loaded later.
+// A link to a line works even if the line is loaded after the page.
 let shownTarget = "";
 
 function showTarget() {
@@ -462,7 +462,7 @@ document.addEventListener("change", (event) => {
   if (event.target.dataset.submits !== undefined) event.target.form.requestSubmit();
 });
 
-// What was folded must have been opened before it can be approved.
+// A folded text must be opened before it can be approved.
 document.addEventListener("toggle", (event) => {
   if (!event.target.open) return;
   if (event.target.dataset.load) load(event.target);

@@ -1,4 +1,4 @@
-"""The frame of every page: who looks, the cursor of the live stream, the navigation, and the templates."""
+"""The frame of every page: the visitor, the cursor of the live stream, the navigation, and the templates."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Hosts and health: signs of life, slots, leases, and how much of its machines the court uses."""
+"""Hosts and health: heartbeats, slots, leases, and how much of its machines the court uses."""
 
 import asyncio
 

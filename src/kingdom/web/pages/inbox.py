@@ -6,6 +6,7 @@ from aiohttp import web
 
 from kingdom.actions.listings import records_query
 from kingdom.actions.questions import InboxItem, read_inbox
+from kingdom.court.petitions.bodies import WITH_COMMIT
 from kingdom.court.questions import QUESTIONS, QuestionStatus
 from kingdom.text import printable
 from kingdom.web.pages.frame import open_page
@@ -14,7 +15,6 @@ from kingdom.web.route import ApiCall, PageQuery
 # A longer text is folded. Its approval is possible only after all of it was opened.
 _LINES_SHOWN = 24
 _CHARACTERS_SHOWN = 2000
-_PULL_REQUEST = "github.pull_request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class InboxCard:
 
     @property
     def has_changes(self) -> bool:
-        """Return whether the approval sends changes of code, which belong to what a person must see."""
-        return self.item.kind == _PULL_REQUEST
+        """Return whether the approval publishes changes of code, which a person must see too."""
+        return self.item.kind in WITH_COMMIT
 
 
 async def show_inbox(call: ApiCall) -> web.Response:

@@ -36,7 +36,7 @@ TABS: dict[Tab, str] = {
 
 
 class RunPageQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which part of a run to show, and for the transcript the soldier whose session it is."""
+    """Which tab of a run to show, and the soldier whose transcript it shows."""
 
     tab: Tab = "transcript"
     soldier: str = ""

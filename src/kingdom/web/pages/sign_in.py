@@ -1,4 +1,4 @@
-"""The page that redeems an invite: its script posts the secret of the fragment, which no server sees."""
+"""The page that redeems an invite. Browsers do not send the fragment of an address: a script posts its secret."""
 
 from aiohttp import web
 

@@ -17,7 +17,7 @@ from kingdom.workflow.records import DOCUMENTS, load_workflow
 
 # A download has at most this many parts of about 256 KiB.
 _PARTS_MAX = 100
-# A longer text is folded, unless only a few lines would be.
+# A longer text is folded, unless that would hide only a few lines.
 _LINES_SHOWN, _LINES_SPARED = 8, 4
 _SKIPPED = frozenset({"spent", "metered", "step", ""})
 

@@ -110,7 +110,7 @@ def may(visitor: Visitor, right: str, general: str = "") -> bool:
 
 
 def _time(at: datetime, kind: str, words: str) -> Markup:
-    # Times and words of ours need no escaping, and `Markup.format` takes half the time of a list.
+    # Our times and words need no escaping. `Markup.format` would take half of the time to render a long list.
     iso = at.astimezone(UTC).isoformat()
     title = f"{iso[:10]} {iso[11:19]} UTC"
     return Markup(f'<time datetime="{iso}" data-time="{kind}" title="{title}">{words}</time>')  # noqa: S704 - our words

@@ -1,4 +1,4 @@
-"""A role in its own process: writes heartbeats until it is killed, or blocks its event loop on request."""
+"""A role in its own process: writes heartbeats until it is killed, or blocks its event loop if `hangs` is set."""
 
 import asyncio
 import sys

@@ -36,7 +36,7 @@ async def test_new_log_entries_are_counted_once(scene: ChamberlainScene) -> None
     assert await completions(scene) == 3
 
 
-async def test_a_log_of_several_parts_is_read_to_its_end(scene: ChamberlainScene) -> None:
+async def test_a_log_of_several_pages_is_read_to_its_end(scene: ChamberlainScene) -> None:
     await scene.log(*(completed(START) for _ in range(2500)))
     await read(scene)
     assert await completions(scene) == 2500

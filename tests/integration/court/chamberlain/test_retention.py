@@ -289,7 +289,7 @@ async def test_the_settings_say_how_long_files_stay(scene: ChamberlainScene, nam
     assert (await cleaned(scene, START + 20 * DAY + SECOND, settings), path.exists()) == (1, False)
 
 
-async def test_resident_files_stay(scene: ChamberlainScene) -> None:
+async def test_files_without_a_retention_stay(scene: ChamberlainScene) -> None:
     paths = [write(scene.directory, name, START) for name in RESIDENT]
     assert await cleaned(scene, START + 1000 * DAY) == 0
     assert all(path.exists() for path in paths)

@@ -138,7 +138,7 @@ class Scene:
         running = asyncio.create_task(envoy.run())
         try:
             if listens and chosen.slack:
-                await self.slack.connected()
+                await self.slack.wait_until_connected()
             yield envoy
         finally:
             envoy.stop()
@@ -273,7 +273,7 @@ class Scene:
             return len(await self.events()) >= count
 
         await eventually(came)
-        await self.slack.nothing_is_pending()
+        await self.slack.wait_until_nothing_is_pending()
         return await self.events()
 
     async def slack_event(self, ts: str) -> str:

@@ -106,7 +106,7 @@ async def test_an_event_that_could_not_be_stored_is_not_acknowledged(scene: Scen
     store = BarredBus(scene.bus)
     async with scene.envoy(bus=store):
         question = await asked(scene)
-        await scene.slack.nothing_is_pending()
+        await scene.slack.wait_until_nothing_is_pending()
         store.barred = True
         await scene.reply(question["thread_ts"], dana, "yes")
 
@@ -205,7 +205,7 @@ async def test_a_repeated_answer_that_already_counted_is_not_a_second_one(scene:
         question = await asked(scene, "approve")
         reply = await scene.reply(question["thread_ts"], dana, "approve", mention=True)
         await scene.is_answered()
-        await scene.slack.nothing_is_pending()
+        await scene.slack.wait_until_nothing_is_pending()
         for kind in ("message", "app_mention"):
             again = read_message({**reply, "type": kind})
             assert again
@@ -259,7 +259,7 @@ async def test_the_envoy_ignores_its_own_messages(scene: Scene, dana: str) -> No
     async with scene.envoy():
         question = await asked(scene)
         await scene.is_sent(await scene.update("more words"))
-        await scene.slack.nothing_is_pending()
+        await scene.slack.wait_until_nothing_is_pending()
         assert await scene.events() == []
         await scene.reply(question["thread_ts"], dana, "yes")
         assert len(await scene.wait_for_events()) == 1

@@ -112,7 +112,7 @@ async def test_a_message_that_slack_throttles_is_sent_again_and_posted_once(scen
     assert await scene.posted() == 1
 
 
-async def test_many_messages_arrive_once_each_although_slack_takes_one_a_second(scene: Scene) -> None:
+async def test_many_messages_arrive_once_each_although_slack_accepts_one_a_second(scene: Scene) -> None:
     await scene.slack.do("settings", rate_limit=True)
     first = await scene.begin()
     later = [await scene.update(f"step {number}") for number in range(2)]

@@ -82,7 +82,9 @@ async def test_a_lookup_in_a_channel_without_the_app_is_unclear(slack: Slack, pl
     assert isinstance(await place.find(post("mine", channel="closed")), Unclear)
 
 
-async def test_a_post_to_an_unreachable_slack_is_throttled_and_absent(slack: Slack, place: SlackMessenger) -> None:
+async def test_a_post_to_an_unreachable_slack_is_throttled_and_not_found_later(
+    slack: Slack, place: SlackMessenger
+) -> None:
     away = SlackMessenger(slack_settings("http://127.0.0.1:9"))
     await away.open()
     try:

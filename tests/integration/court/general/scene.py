@@ -71,7 +71,7 @@ def work(name: str, *steps: dict[str, Any], **more: Any) -> WorkDefinition:
 def package(
     *works: WorkDefinition, directory: Path, git_refs: tuple[GitRef, ...] = EVENT_REPO, **policy: Any
 ) -> Package:
-    """Return a General that takes every event on, and tries again at once."""
+    """Return a General that subscribes to every event, and retries at once if `retries` allows it."""
     general = General(
         name=GENERAL,
         description="Does what its script says.",

@@ -21,7 +21,7 @@ SUCCESS = reports(task_id="invented-by-the-model", status="success", summary="al
 
 
 @pytest.mark.both_stores
-async def test_an_event_becomes_a_finished_assignment_without_a_hand_on_it(court: CourtScene) -> None:
+async def test_an_event_becomes_a_completed_assignment_without_a_person(court: CourtScene) -> None:
     court.has(work("look", SUCCESS, {"cost": 0.25}))
     event = await court.until_event(await court.send_event(), EventStatus.COMPLETED)
     (task,) = await court.assignments()
@@ -147,7 +147,7 @@ async def test_a_gate_that_is_rejected_ends_the_assignment(court: CourtScene) ->
 
 
 @ONE_BACKEND
-async def test_a_gate_takes_nothing_but_one_of_its_choices_for_an_answer(court: CourtScene) -> None:
+async def test_a_gate_accepts_only_one_of_its_choices(court: CourtScene) -> None:
     court.has(work("plan", SUCCESS, pause_after=True), work("do", SUCCESS))
     event_id = await court.send_event()
     waiting = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
@@ -285,7 +285,7 @@ async def test_a_petition_that_the_policy_does_not_allow_is_refused_with_a_reaso
     assert refused["reason"]
 
 
-async def test_an_output_that_could_not_be_made_fails_its_assignment(court: CourtScene) -> None:
+async def test_a_petition_that_could_not_be_performed_fails_its_assignment(court: CourtScene) -> None:
     court.has(
         work("look", {"petition": "github.comment", "body": {"body": "hello"}}, SUCCESS),
         petitions=(PetitionRule(kind="github.comment"),),
@@ -313,7 +313,7 @@ async def test_an_output_that_could_not_be_made_fails_its_assignment(court: Cour
     assert event.reason == "github.comment: HTTP 401: bad credentials"
 
 
-async def test_a_general_whose_package_is_being_repaired_loses_nothing(court: CourtScene, tmp_path: Path) -> None:
+async def test_a_general_whose_package_is_being_repaired_loses_no_event(court: CourtScene, tmp_path: Path) -> None:
     court.has(work("look", {"wait_for": str(tmp_path / "go")}, {"fail": "out of luck"}), retries=1)
     whole = court.packages["gen-test"]
     event_id = await court.send_event()

@@ -99,7 +99,7 @@ async def test_nothing_but_a_choice_answers_the_question_for_money_and_stop_ends
     await until_booked(court, "1.25")
 
 
-async def test_a_general_can_disable_retries_of_its_runs(court: CourtScene) -> None:
+async def test_a_run_that_its_budget_stops_is_not_retried(court: CourtScene) -> None:
     court.has(work("look", SUCCESS, *DEAR), budget_usd=1, over_budget=OverBudget.STOP, retries=2)
     event_id = await court.send_event()
     failed = await court.until_event(event_id, EventStatus.FAILED)
@@ -116,7 +116,7 @@ async def test_a_general_without_a_budget_has_the_reserve_of_the_king(court: Cou
     assert (await run_of(court, asking.id)).budget_usd == asking.budget_usd == 1.0
 
 
-async def test_more_money_than_the_day_has_left_is_waited_for(court: CourtScene) -> None:
+async def test_an_answered_run_waits_if_its_grant_exceeds_the_rest_of_the_daily_budget(court: CourtScene) -> None:
     court.has(work("look", SUCCESS, {"cost": 201}, {"wait_for": "never"}), budget_usd=200)
     await court.send_event()
     asking = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
@@ -144,7 +144,7 @@ async def test_the_answer_to_an_agent_takes_only_what_is_left_of_the_budget(cour
     assert (resumed.budget_usd, await set_aside(court)) == (1.0, ["1.0"])
 
 
-async def test_a_run_at_the_limit_of_its_vendor_keeps_its_place_and_continues_without_a_person(
+async def test_a_run_at_the_limit_of_its_vendor_keeps_its_slot_and_continues_without_a_person(
     court: CourtScene,
 ) -> None:
     court.has(work("look", SUCCESS, {"cost": 0.5}, {"usage_limit": 1}, {"cost": 0.25}))

@@ -75,7 +75,7 @@ async def worked_in(bus: Bus, *repos: str) -> None:
             await save(transaction, assignment)
 
 
-async def taken_over(bus: Bus, sentinel: SentinelSettings, *packages: Package) -> tuple[dict[str, str], list[str]]:
+async def migrate(bus: Bus, sentinel: SentinelSettings, *packages: Package) -> tuple[dict[str, str], list[str]]:
     """Run the migration. Return the repository of each Git, and the warnings to people."""
     configure_logs(json=True, level=logging.WARNING)
     with capture_logs() as logs:
@@ -88,7 +88,7 @@ async def test_a_git_gets_the_repository_of_its_address_regardless_of_its_name(b
     await knew(bus, "acme-web-app", "git@github.com:acme-web/app.git")
     await knew(bus, "tools", "https://example.org/acme/tools.git")
     await worked_in(bus, "acme/web-app")
-    assert await taken_over(bus, watching(*OURS)) == ({"acme-web-app": "acme-web/app", "tools": ""}, [])
+    assert await migrate(bus, watching(*OURS)) == ({"acme-web-app": "acme-web/app", "tools": ""}, [])
 
 
 async def test_a_mirror_gets_the_one_repository_of_ours_that_it_was_found_for(bus: Bus) -> None:
@@ -96,24 +96,24 @@ async def test_a_mirror_gets_the_one_repository_of_ours_that_it_was_found_for(bu
     await knew(bus, "mirror", "/srv/acme/tools.git")
     await worked_in(bus, "acme-web/app", "Acme/Web-App", "acme/tools")
     expected = {"acme-web-app": "acme/web-app", "mirror": "acme/tools"}
-    assert await taken_over(bus, watching(*OURS)) == (expected, [])
-    # Again changes nothing.
-    assert await taken_over(bus, watching(*OURS)) == (expected, [])
+    assert await migrate(bus, watching(*OURS)) == (expected, [])
+    # A second migration changes nothing.
+    assert await migrate(bus, watching(*OURS)) == (expected, [])
 
 
 async def test_a_repository_that_only_strangers_name_is_never_that_of_a_git(bus: Bus, tmp_path: Path) -> None:
     await knew(bus, "acme-web-app", "/srv/web")
     await worked_in(bus, "acme-web/app")
-    assert await taken_over(bus, watching("*")) == ({"acme-web-app": ""}, ["acme-web-app"])
+    assert await migrate(bus, watching("*")) == ({"acme-web-app": ""}, ["acme-web-app"])
     named = package(work("look", reports(status="success")), directory=tmp_path)
     named = msgspec.structs.replace(named, general=msgspec.structs.replace(named.general, default_repo="acme/web-app"))
-    assert await taken_over(bus, watching("*"), named) == ({"acme-web-app": "acme/web-app"}, [])
+    assert await migrate(bus, watching("*"), named) == ({"acme-web-app": "acme/web-app"}, [])
 
 
 async def test_a_git_that_matches_two_of_our_repositories_is_reported(bus: Bus) -> None:
     await knew(bus, "acme-web-app", "/srv/web")
     await worked_in(bus, "acme/web-app", "acme-web/app")
-    assert await taken_over(bus, SentinelSettings()) == ({"acme-web-app": ""}, ["acme-web-app"])
+    assert await migrate(bus, SentinelSettings()) == ({"acme-web-app": ""}, ["acme-web-app"])
 
 
 async def test_a_memory_file_is_renamed_only_if_its_repository_is_certain(bus: Bus, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ async def test_a_memory_file_is_renamed_only_if_its_repository_is_certain(bus: B
     for name in ("acme-tools", "acme-web-app", "anna-shop", "ghost"):
         (memory / f"repo-{name}.md").write_text(f"- {name}\n")
     await worked_in(bus, "acme/tools", "acme/web-app", "acme-web/app", "anna/shop")
-    _, warned = await taken_over(bus, watching(*OURS), package(work("look"), directory=tmp_path))
+    _, warned = await migrate(bus, watching(*OURS), package(work("look"), directory=tmp_path))
     assert warned == ["repo-acme-web-app.md", "repo-anna-shop.md", "repo-ghost.md"]
     assert sorted(each.name for each in memory.iterdir()) == [*warned, "repository-acme.tools.md"]
     assert (memory / "repository-acme.tools.md").read_text() == "- acme-tools\n"

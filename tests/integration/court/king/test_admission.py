@@ -43,7 +43,7 @@ async def test_repositories_with_one_slug_have_a_limit_each_and_one_repository_h
         assert await assigned_events(scene) == ["1", "2", "3"]
 
 
-async def test_a_slot_that_an_earlier_version_counted_as_it_was_written_is_given_back(
+async def test_a_slot_counted_under_the_original_spelling_of_a_repository_is_released(
     backend: BackendUnderTest,
 ) -> None:
     async with opened(backend, PR) as scene:
@@ -140,7 +140,7 @@ async def test_less_and_less_work_begins_as_money_is_spent_until_a_new_day(backe
         assert await scene.waiting_lines() == {}
 
 
-async def test_yellow_health_admits_the_urgent_and_what_has_become_so(backend: BackendUnderTest) -> None:
+async def test_yellow_health_admits_urgent_events_and_those_that_waited_long(backend: BackendUnderTest) -> None:
     async with opened(backend, PR, settings=KingSettings(soldiers=9)) as scene:
         await scene.set_health("yellow", "memory at 70 %")
         low = make_event(1, repo="acme/a", priority=Priority.LOW, created_at=scene.clock())
@@ -224,7 +224,7 @@ async def test_an_event_damaged_by_a_person_blocks_nothing_else(backend: Backend
         assert await assigned_events(scene) == ["1", "3"]
 
 
-async def test_a_budget_beyond_that_of_the_day_takes_the_whole_day(backend: BackendUnderTest) -> None:
+async def test_a_budget_above_the_daily_budget_reserves_the_whole_daily_budget(backend: BackendUnderTest) -> None:
     dear = make_package("gen-pr", wants("*"), policy={"budget_usd": 400.0})
     async with opened(backend, dear) as scene:
         await scene.send(make_event(1), make_event(2, repo="acme/lib"))

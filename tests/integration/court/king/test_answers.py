@@ -43,7 +43,7 @@ async def test_the_first_answer_lets_the_assignment_continue_and_a_second_is_ign
         assert entry.data == {"task_id": resumed.id, "original_task_id": root.id}
 
 
-async def test_an_answer_passes_slots_and_health(backend: BackendUnderTest) -> None:
+async def test_an_answer_needs_no_free_slot_and_no_healthy_machine(backend: BackendUnderTest) -> None:
     async with opened(backend, PR, settings=KingSettings(soldiers=1)) as scene:
         task = await asking(scene)
         await scene.send(make_event(2))
@@ -124,7 +124,7 @@ async def test_a_message_that_is_not_an_answer_is_ignored_with_its_reason(backen
         assert len(await scene.assigned()) == 1
 
 
-async def test_the_default_answers_without_an_answer_in_time(backend: BackendUnderTest) -> None:
+async def test_the_default_answer_counts_if_no_answer_comes_in_time(backend: BackendUnderTest) -> None:
     async with opened(backend, PR) as scene:
         task = await asking(scene, default="leave it", people=("anna",))
         scene.clock.forward(days=6)
@@ -164,7 +164,7 @@ async def test_an_assignment_may_ask_again(backend: BackendUnderTest) -> None:
         assert third.created_at - resumed.created_at == timedelta(minutes=5)
 
 
-async def test_an_answer_to_an_earlier_question_is_none_to_the_next(backend: BackendUnderTest) -> None:
+async def test_an_answer_to_an_earlier_question_does_not_answer_the_next_one(backend: BackendUnderTest) -> None:
     async with opened(backend, PR) as scene:
         task = await asking(scene)
         first = scene.clock().isoformat()

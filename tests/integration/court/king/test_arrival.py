@@ -208,7 +208,7 @@ async def test_a_jira_event_works_in_the_repository_of_its_general(backend: Back
         assert (await scene.quota("repo:acme/app")).holders
 
 
-async def test_places_are_kept_in_the_order_of_their_rank(backend: BackendUnderTest) -> None:
+async def test_waiting_events_are_sorted_by_rank(backend: BackendUnderTest) -> None:
     async with opened(backend, PR) as scene:
         await scene.set_health("red")
         low = make_event(1, priority=Priority.LOW, created_at=NOON - timedelta(hours=5))

@@ -68,7 +68,7 @@ async def let_king_decide(realm: Path, *events: ExternalEvent) -> None:
         await until_idle(bus)
 
 
-async def test_a_sent_event_is_decided_about_and_explains_itself(tmp_path: Path, realm: Path) -> None:
+async def test_a_sent_event_is_routed_and_explained(tmp_path: Path, realm: Path) -> None:
     terminal = Terminal(tmp_path, f"file:{realm}")
     write_general(realm / "generals")
     words = ("--type", "github.pr.comment", "--repo", "acme/app", "--payload", '{"number": 7}')

@@ -82,7 +82,7 @@ async def test_an_event_that_no_king_has_routed_says_so(backend: BackendUnderTes
         assert (await why(scene, "evt-github-1")).status_text == "The King has not routed it yet: does he run?"
 
 
-async def test_other_rules_show_what_they_would_decide_otherwise(backend: BackendUnderTest) -> None:
+async def test_a_simulation_shows_what_other_rules_would_decide(backend: BackendUnderTest) -> None:
     nightly = make_package("gen-report", schedules=[every("* * * * *")])
 
     async def differences(scene: Scene, *packages: Package) -> RoutingSimulation:

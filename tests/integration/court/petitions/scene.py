@@ -31,7 +31,8 @@ from kingdom.clock import utc_now
 from kingdom.court import records, streams
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
 from kingdom.court.envoy.answers import PersonAnswer, SubmissionResult, submit_answer
-from kingdom.court.package import GeneralPolicy, PetitionRule
+from kingdom.court.followups.records import FOLLOWUPS
+from kingdom.court.package import FollowPolicy, GeneralPolicy, PetitionRule
 from kingdom.court.petitions.decision import PETITIONS, Petition, PetitionState
 from kingdom.court.petitions.github import GithubPetitions
 from kingdom.court.petitions.github_access import UserToken
@@ -61,7 +62,7 @@ TICKET = "QP-1"
 LONGEST_CALL = timedelta(seconds=60)
 # A stand-in shows its changes at once, so a lookup does not have to wait for the time limit of a call.
 SETTLES_AFTER = timedelta(seconds=0.1) - LONGEST_CALL
-KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, PETITIONS, QUESTIONS)
+KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, PETITIONS, FOLLOWUPS, QUESTIONS)
 # Tests do not wait for a retry.
 _BRISK = replace(
     streams.PETITION_STREAM,
@@ -133,6 +134,7 @@ class Scene:
         root: Assignment | None = None,
         name: str = "",
         unused_systems: Collection[str] = (),
+        follow: FollowPolicy | None = None,
     ) -> Petition:
         """Make a petition as an agent."""
         async with self.bus.transaction() as transaction:
@@ -154,12 +156,13 @@ class Scene:
                 at=utc_now(),
                 channel="dev",
                 unused_systems=unused_systems,
+                follow=follow,
             )
 
     async def comment(self, text: str = "Well done.", **more: Any) -> Petition:
         return await self.make_petition("github.comment", {"body": text}, **more)
 
-    async def defer(self, run: Workflow = RUN) -> None:
+    async def check_waiting(self, run: Workflow = RUN) -> None:
         """Let the General check the waiting petitions."""
         async with self.bus.transaction() as transaction:
             await grant_waiting_petitions(transaction, ROOT, run)

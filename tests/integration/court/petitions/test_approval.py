@@ -1,4 +1,4 @@
-"""With `approval` a person is asked before a petition leaves the house."""
+"""With `approval` a person is asked before a petition is performed."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -37,10 +37,10 @@ async def test_a_petition_waits_for_a_person_who_approves_it(scene: Scene) -> No
         undecided = await scene.verdict("t-a1-p1")
         assert undecided is not None
         assert undecided.granted is None
-        await scene.defer()
+        await scene.check_waiting()
         assert (await scene.waiting(), scene.texts()) == ([], [])
         assert (await scene.answer(asked, "approve")).is_new
-        await scene.defer()
+        await scene.check_waiting()
         done = await scene.until(asked, PERFORMED)
     assert (done.decided_by, done.decided_at is not None) == ("anna", True)
     assert await scene.verdict("t-a1-p1") == PetitionVerdict(granted=True)
@@ -65,7 +65,7 @@ async def test_people_are_asked_in_the_thread_of_the_assignment_with_the_origina
 async def test_a_rejection_by_a_person_is_final(scene: Scene) -> None:
     asked = await scene.comment("Merge this at once.", policy=CAREFUL, name="t-a1-p1")
     await scene.answer(asked, "Reject", "bob")
-    await scene.defer()
+    await scene.check_waiting()
     refused = await scene.now(asked)
     assert (refused.state, refused.reason, refused.decided_by) == (REFUSED, "bob rejected it", "bob")
     again = await scene.comment("Merge this at once.", policy=CAREFUL, name="t-a2-p1")
@@ -83,7 +83,7 @@ async def test_only_people_named_in_the_policy_may_approve_and_only_with_these_w
     assert "approve, reject" in (await scene.answer(asked, "well, yes", "anna")).refusal
     assert (await scene.answer(asked, "approve", "anna")).is_new
     assert "already answered" in (await scene.answer(asked, "reject", "anna")).refusal
-    await scene.defer()
+    await scene.check_waiting()
     assert (await scene.now(asked)).state is GRANTED
 
 
@@ -94,15 +94,15 @@ async def test_no_answer_to_the_assignment_is_taken_for_one_to_a_petition(scene:
         assert [ask.id for ask in await open_questions(transaction)] == [asked.id]
 
 
-async def test_events_after_one_that_waits_for_a_person_wait_too(scene: Scene) -> None:
+async def test_petitions_after_one_that_waits_for_a_person_wait_too(scene: Scene) -> None:
     first = await scene.comment("First.", policy=CAREFUL)
     second = await scene.make_petition("slack.message", {"text": "Second."}, policy=CAREFUL)
     third = await scene.comment("Third.", policy=CAREFUL)
     await scene.answer(third, "approve")
-    await scene.defer()
+    await scene.check_waiting()
     assert [(await scene.now(each)).state for each in (first, second, third)] == [REQUESTED] * 3
     await scene.answer(first, "reject")
-    await scene.defer()
+    await scene.check_waiting()
     assert [(await scene.now(each)).state for each in (first, second, third)] == [REFUSED, PERFORMED, GRANTED]
 
 
@@ -130,7 +130,7 @@ async def test_an_approval_that_came_in_time_counts_even_if_it_is_received_late(
     await scene.answer(asked, "approve")
     async with scene.bus.transaction() as transaction:
         assert await fail_overdue_petitions(transaction, utc_now() + timedelta(hours=3)) == 1
-    await scene.defer()
+    await scene.check_waiting()
     assert (await scene.now(asked)).state is GRANTED
 
 
@@ -138,7 +138,7 @@ async def test_an_approved_and_withdrawn_petition_may_be_requested_again(scene: 
     first = await scene.comment("First.", policy=CAREFUL)
     second = await scene.comment("Second.", policy=CAREFUL)
     await scene.answer(second, "approve")
-    await scene.defer()
+    await scene.check_waiting()
     async with scene.bus.transaction() as transaction:
         await withdraw_waiting_petitions(transaction, ROOT, "the assignment ended before: killed")
     again = await scene.comment("Second.", policy=CAREFUL)
@@ -184,7 +184,7 @@ async def test_a_person_who_approves_over_the_web_sees_what_is_sent_and_it_is_se
             body = {"digest": shown["digest"]}
             done = await site.post(f"{place}/approve", body, Idempotency_Key="thumb", **browser)
             assert done.status == 200, done.text
-        await scene.defer()
+        await scene.check_waiting()
         await scene.until(asked, PERFORMED)
         performed = (await site.get(place, **browser)).document
         assert (performed["state"], performed["decided_by"]) == (PERFORMED, "anna")

@@ -86,7 +86,7 @@ async def test_the_ledger_shows_external_actions_and_who_approved_them(scene: Sc
     async with scene.performing():
         comment = await scene.comment("Merge this at once.", policy=policy)
         await scene.answer(comment, APPROVE, "dana")
-        await scene.defer()
+        await scene.check_waiting()
         await scene.until(comment, PetitionState.PERFORMED)
         refused: Petition = await scene.make_petition("jira.comment", {"body": "It flies."}, policy=policy)
     first, second = (await cli(terminal, "petition", "list", ROOT, "--json")).document
@@ -131,7 +131,7 @@ async def test_a_rolled_back_run_is_warned_of_what_git_cannot_undo(scene: Scene,
     assert f"github.comment is performed, {second['url']}" in resumed.err
 
 
-async def test_events_after_a_rollback_stay_marked_until_they_are_requested_again(
+async def test_petitions_after_a_rollback_stay_marked_until_they_are_requested_again(
     scene: Scene, terminal: Terminal, run: Run
 ) -> None:
     run.do(operations.resume, operations.FromCheckpoint(run.workflow.checkpoints[0].id))

@@ -122,7 +122,7 @@ async def test_a_server_that_cannot_be_reached_was_sent_nothing() -> None:
     assert answer.reason.startswith("GitHub cannot be reached")
 
 
-async def test_a_server_that_answers_too_late_leaves_it_open_whether_it_did_it(pull_request: RunningServer) -> None:
+async def test_a_call_that_is_answered_too_late_has_no_known_result(pull_request: RunningServer) -> None:
     pull_request.application[FAULTS].add([ServerFault(kind="delay", seconds=3)])
     hasty = GithubPetitions(
         GithubApi(pull_request.url, UserToken("github-token"), timedelta(seconds=1)), ["kingdom-bot"]
@@ -141,7 +141,7 @@ async def test_a_server_that_answers_too_late_leaves_it_open_whether_it_did_it(p
     ],
     ids=["half a surrogate", "elsewhere", "too large"],
 )
-async def test_strange_lists_are_read_or_prove_nothing(link: str, comments: bytes, outcome: Absent | str) -> None:
+async def test_an_unusual_list_is_read_or_raises_an_error(link: str, comments: bytes, outcome: Absent | str) -> None:
     async def answer(_: web.Request) -> web.Response:
         return web.Response(body=comments, headers={"Link": link})
 

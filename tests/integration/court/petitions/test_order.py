@@ -51,10 +51,10 @@ async def test_a_comment_does_not_overtake_the_pull_request_that_it_mentions(sce
         first = await pull_request(scene, run)
         second = await scene.comment("I have opened a pull request.", run=run.workflow)
         assert (first.state, second.state) == (REQUESTED, REQUESTED)
-        await scene.defer(run.workflow)
+        await scene.check_waiting(run.workflow)
         assert (await scene.now(second)).state is REQUESTED
         takes_its_checkpoint(run)
-        await scene.defer(run.workflow)
+        await scene.check_waiting(run.workflow)
         opened, reported = await scene.until(first, PERFORMED), await scene.until(second, PERFORMED)
     assert opened.ended_at is not None
     assert reported.ended_at is not None
@@ -62,7 +62,7 @@ async def test_a_comment_does_not_overtake_the_pull_request_that_it_mentions(sce
     assert [each.id for each in await scene.petitions()] == [first.id, second.id]
 
 
-async def test_a_message_waits_for_earlier_ones_in_flight_elsewhere(scene: Scene) -> None:
+async def test_a_message_waits_for_earlier_petitions_to_other_systems(scene: Scene) -> None:
     first = await scene.comment("First.")
     second = await scene.make_petition("slack.message", {"text": "Second."})
     third = await scene.comment("Third.")
@@ -71,7 +71,7 @@ async def test_a_message_waits_for_earlier_ones_in_flight_elsewhere(scene: Scene
     async with scene.performing():
         await scene.until(first, PERFORMED)
         assert len(await scene.waiting()) == 0
-        await scene.defer()
+        await scene.check_waiting()
         assert (await scene.now(second)).state is PERFORMED
         await scene.until(third, PERFORMED)
     assert len(await scene.records(MESSAGES.name)) == 1
@@ -141,14 +141,14 @@ async def test_a_petition_after_its_deadline_is_not_performed(scene: Scene, run:
     async with scene.bus.transaction() as transaction:
         assert await fail_overdue_petitions(transaction, utc_now() + timedelta(minutes=70)) == 1
     takes_its_checkpoint(run)
-    await scene.defer(run.workflow)
+    await scene.check_waiting(run.workflow)
     late, next_one = await scene.now(first), await scene.now(second)
     assert (late.state, next_one.state) == (REFUSED, GRANTED)
     assert late.reason == "it could not be performed within the time that the policy allows"
     assert ("PetitionSettled", ROOT) in await scene.settled()
 
 
-async def test_github_that_is_back_too_late_gets_nothing_of_what_expired(scene: Scene) -> None:
+async def test_an_expired_petition_is_not_sent_when_github_is_reachable_again(scene: Scene) -> None:
     scene.trouble(scene.github, kind="refuse", method="POST", status=429, retry_after=1)
     async with scene.performing():
         asked = await scene.comment(policy=hours(0.5 / 3600, "github.comment"))
@@ -169,5 +169,5 @@ async def test_a_branch_that_is_not_the_runs_own_is_never_pushed(scene: Scene, r
     assert asked.state is REFUSED
     async with scene.performing():
         takes_its_checkpoint(run)
-        await scene.defer(run.workflow)
+        await scene.check_waiting(run.workflow)
     assert scene.made(scene.github, "POST git ref") == 0

@@ -146,7 +146,7 @@ async def test_a_verdict_that_github_refuses_fails_with_its_reason(scene: Scene)
     assert "Can not approve your own pull request" in failed.reason
 
 
-async def test_a_step_that_does_not_exist_fails_with_those_that_do(scene: Scene) -> None:
+async def test_an_unknown_transition_fails_with_the_names_of_the_available_ones(scene: Scene) -> None:
     async with scene.performing():
         failed = await scene.until(await scene.make_petition("jira.transition", {"to": "Flying"}), FAILED)
     assert "QP-1 has no transition to 'Flying'" in failed.reason
@@ -162,7 +162,7 @@ async def test_a_step_that_does_not_exist_fails_with_those_that_do(scene: Scene)
     ],
     ids=["too many", "secondary", "primary"],
 )
-async def test_a_limit_is_waited_out(scene: Scene, limit: dict[str, Any]) -> None:
+async def test_a_throttled_petition_waits_as_long_as_github_demands(scene: Scene, limit: dict[str, Any]) -> None:
     async with scene.performing():
         begun = utc_now()
         if "fault" in limit:

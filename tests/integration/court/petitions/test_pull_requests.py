@@ -5,12 +5,19 @@ from typing import Any
 
 import pytest
 
+from kingdom.bus import LogCursor, LogEntry
+from kingdom.court.followups.records import Followup, FollowupState, end_followup, find_followup, load_followup
+from kingdom.court.package import FollowPolicy
 from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.court.petitions.granting import grant_waiting_petitions
+from kingdom.court.petitions.records import save_petition
+from kingdom.court.petitions.settlement import settle_petition
+from kingdom.errors import NotFound
 from kingdom.standins.server import STATE_FILE
 from kingdom.workflow.model.messages import commands
 from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.registry import create_git
+from tests.contract.scene import eventually
 from tests.integration.court.petitions.scene import REPO, ROOT, Scene
 from tests.unit.workflow.model.host import petition as spoken
 from tests.unit.workflow.model.scene import APP, Run, started, template, work
@@ -98,7 +105,7 @@ async def test_a_killed_worker_leaves_exactly_one_pull_request(scene: Scene, run
     assert len(opened(scene)) == 1
 
 
-async def test_an_open_pull_request_of_the_same_branch_counts_as_it(scene: Scene, run: Run) -> None:
+async def test_an_open_pull_request_of_the_same_branch_counts_as_the_result(scene: Scene, run: Run) -> None:
     theirs = await scene.people(
         scene.github, "pull_request", repository=REPO, title="By hand", head=branch(run), sha=COMMIT
     )
@@ -108,7 +115,7 @@ async def test_an_open_pull_request_of_the_same_branch_counts_as_it(scene: Scene
     assert opened(scene) == []
 
 
-async def test_a_branch_that_is_elsewhere_already_is_not_touched(scene: Scene, run: Run) -> None:
+async def test_a_branch_that_is_at_another_commit_is_not_moved(scene: Scene, run: Run) -> None:
     async with scene.performing():
         await scene.until(await make_petition(scene, run), PERFORMED)
         commits_become(run, "badcab" + "0" * 34)
@@ -131,3 +138,76 @@ async def test_nothing_is_granted_twice_when_the_run_continues(scene: Scene, run
         await grant_waiting_petitions(transaction, ROOT, run.workflow)
     assert len(await scene.waiting()) == 1
     assert (await scene.now(asked)).body["head_sha"] == COMMIT
+
+
+async def open_followed(scene: Scene, run: Run, follow: FollowPolicy | None) -> str:
+    """Open a pull request as an agent, and return what its followup would be called."""
+    petition = await scene.make_petition("github.pull_request", TITLE, run=run.workflow, name="p1", follow=follow)
+    async with scene.performing():
+        done = await scene.until(petition, PERFORMED)
+    return f"{REPO}#{done.response['number']}"
+
+
+async def found_followup(scene: Scene, followup_id: str) -> Followup | None:
+    async with scene.bus.transaction() as transaction:
+        known = await find_followup(transaction, followup_id)
+    return known[1] if known else None
+
+
+async def followup_log(scene: Scene, count: int) -> list[LogEntry]:
+    async def read() -> list[LogEntry]:
+        entries = [logged.entry for logged in await scene.operations.read_log(LogCursor(), 1000)]
+        found = [entry for entry in entries if entry.type.startswith("followup.")]
+        return found if len(found) >= count else []
+
+    return await eventually(read, f"{count} entries can be read")
+
+
+async def test_a_pull_request_is_followed_with_its_branch_and_its_commit(scene: Scene, run: Run) -> None:
+    followup = await found_followup(scene, await open_followed(scene, run, FollowPolicy(days=2)))
+    assert followup is not None
+    assert (followup.repo, followup.branch, followup.base, followup.head) == (REPO, branch(run), "main", COMMIT)
+    assert (followup.general, followup.assignment_id, followup.workflow_id) == ("gen-pr", ROOT, run.workflow.id)
+    assert (followup.state, followup.rounds, followup.is_over) == (FollowupState.OPEN, {}, False)
+    assert (followup.ends_at - followup.created_at).days == 2
+    [entry] = await followup_log(scene, 1)
+    assert (entry.type, entry.data["pull_request"]) == ("followup.started", followup.id)
+
+
+async def test_without_the_section_follow_no_pull_request_is_followed(scene: Scene, run: Run) -> None:
+    assert await found_followup(scene, await open_followed(scene, run, None)) is None
+
+
+@pytest.mark.parametrize("state", [PERFORMED, FAILED])
+async def test_a_followup_has_the_last_commit_that_was_pushed(scene: Scene, run: Run, state: PetitionState) -> None:
+    followup_id = await open_followed(scene, run, FollowPolicy())
+    before = await found_followup(scene, followup_id)
+    assert before is not None
+    pushed = {"repo": REPO, "number": before.number, "head_sha": "d" * 40}
+    about: dict[str, Any] = {"root": ROOT, "general": "gen-pr", "workflow_id": run.workflow.id, "target": followup_id}
+    push = Petition(id="push-1", kind="github.push", body=pushed, created_at=before.created_at, **about)
+    async with scene.bus.transaction() as transaction:
+        await save_petition(transaction, push, None)
+        await settle_petition(transaction, push.id, state)
+    after = await found_followup(scene, followup_id)
+    assert after is not None
+    assert after.head == ("d" * 40 if state is PERFORMED else COMMIT)
+
+
+async def test_a_followup_ends_once_and_keeps_its_first_reason(scene: Scene, run: Run) -> None:
+    followup_id = await open_followed(scene, run, FollowPolicy())
+    for reason in ("it was merged", "it was closed"):
+        async with scene.bus.transaction() as transaction:
+            record, followup = await load_followup(transaction, followup_id.upper())
+            await end_followup(transaction, record, followup, reason, at=followup.created_at, actor="king")
+    ended = await found_followup(scene, followup_id)
+    assert ended is not None
+    assert (ended.state, ended.reason, ended.is_over) == (FollowupState.ENDED, "it was merged", True)
+    log = await followup_log(scene, 2)
+    assert [entry.data.get("reason") for entry in log] == [None, "it was merged"]
+
+
+async def test_the_error_for_an_unknown_pull_request_shows_the_expected_form(scene: Scene) -> None:
+    async with scene.bus.transaction() as transaction:
+        with pytest.raises(NotFound, match="write OWNER/NAME#NUMBER"):
+            await load_followup(transaction, "shop-7")

@@ -113,8 +113,8 @@ async def test_a_push_of_another_person_is_kept_and_fails_ours(scene: Scene, run
     async with scene.performing():
         failed = await scene.until(await ask(scene, run), FAILED)
     assert failed.reason == (
-        f"somebody pushed commits to {branch(run)}, which is at {theirs[:12]}, and {commit(run)[:12]} does not contain"
-        f" them: take them in with a run that starts at {theirs[:12]}"
+        f"another person pushed commits to {branch(run)}, which is at {theirs[:12]}, and {commit(run)[:12]} does not"
+        f" contain them: take them in with a run that starts at {theirs[:12]}"
     )
     assert git.tip(branch(run)) == theirs
 
@@ -130,9 +130,15 @@ async def test_a_push_that_contains_the_commits_of_another_person_is_made(scene:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ("removed", "somebody removed commits from {branch}, which is at {base} and not at {first}: ask that person"),
-        ("rewrote", "somebody rewrote {branch}, which is at {head} and no longer contains {first}: ask that person"),
-        ("deleted", "somebody deleted the branch {branch}: restore it on GitHub, or close acme/rocket#2"),
+        (
+            "removed",
+            "another person removed commits from {branch}, which is at {base} and not at {first}: ask that person",
+        ),
+        (
+            "rewrote",
+            "another person rewrote {branch}, which is at {head} and no longer contains {first}: ask that person",
+        ),
+        ("deleted", "the branch {branch} was deleted: restore it on GitHub, or close acme/rocket#2"),
         ("closed", "acme/rocket#2 is closed: reopen it, or ask for a new pull request"),
     ],
 )

@@ -50,6 +50,18 @@ async def test_a_reply_appears_in_its_thread_without_commands_to_bots(scene: Sce
     assert done.response["id"] == reply["id"]
 
 
+async def test_a_thread_is_found_by_the_number_of_its_first_comment(scene: Scene) -> None:
+    ours = open_thread(scene, "kingdom-bot").removeprefix("PRRT_")
+    async with scene.performing():
+        body = {"thread": ours, "body": "Done.", "resolve": True}
+        await scene.until(await scene.make_petition("github.reply", body), PERFORMED)
+        unknown = await scene.make_petition("github.reply", {"thread": "1", "body": "Done."})
+        failed = await scene.until(unknown, FAILED)
+    first, reply = comments(scene)
+    assert (reply["in_reply_to"], first["resolved_by"]) == (first["id"], "kingdom-bot")
+    assert failed.reason == f"1 is not a review thread of {REPO}#1"
+
+
 async def test_only_a_thread_that_we_opened_is_resolved(scene: Scene, thread: str) -> None:
     ours = open_thread(scene, "kingdom-bot")
     async with scene.performing():

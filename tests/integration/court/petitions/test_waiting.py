@@ -40,7 +40,7 @@ async def is_open(scene: Scene) -> bool:
         return await has_open_petitions(transaction, ROOT)
 
 
-async def defer(scene: Scene, run: Run) -> None:
+async def check_waiting(scene: Scene, run: Run) -> None:
     async with scene.bus.transaction() as transaction:
         await grant_waiting_petitions(transaction, ROOT, run.workflow)
 
@@ -50,10 +50,10 @@ async def test_a_pull_request_waits_for_the_checkpoint_of_the_work_that_asks_for
     asked = await asks_for_a_pull_request(scene, run)
     assert asked.state is PetitionState.REQUESTED
     assert await is_open(scene)
-    await defer(scene, run)
+    await check_waiting(scene, run)
     assert (await scene.now(asked)).state is PetitionState.REQUESTED
     run.until(commands.StartAgent, work_index=1)
-    await defer(scene, run)
+    await check_waiting(scene, run)
     granted = await scene.now(asked)
     [checkpoint] = run.workflow.checkpoints
     tree = run.workflow.work_trees[0]
@@ -74,7 +74,7 @@ async def test_asking_again_for_the_same_pull_request_keeps_its_place(scene: Sce
     again = await scene.make_petition("github.pull_request", TITLE, run=run.workflow, name="p2")
     assert (again.id, again.state) == (asked.id, PetitionState.REQUESTED)
     run.finish()
-    await defer(scene, run)
+    await check_waiting(scene, run)
     assert (await scene.now(asked)).state is PetitionState.GRANTED
     assert len(await scene.waiting()) == 1
 

@@ -1,4 +1,4 @@
-"""The Sentinel forgets places and tickets some time after their last activity, and not earlier."""
+"""The Sentinel forgets subjects and tickets some time after their last activity, and not earlier."""
 
 from datetime import UTC, datetime, timedelta
 

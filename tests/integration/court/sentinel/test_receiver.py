@@ -92,7 +92,7 @@ async def test_a_large_body_is_refused_before_it_is_read(watch: Watch) -> None:
             assert answer.status == 413
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for(watch: Watch) -> None:
+async def test_a_body_that_does_not_arrive_in_time_is_refused(watch: Watch) -> None:
     async with watch.receiving(webhook={"body_seconds": 0.2}) as receiver:
         place = urlsplit(receiver.url)
         reader, writer = await asyncio.open_connection(place.hostname, place.port)

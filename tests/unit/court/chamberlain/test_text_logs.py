@@ -122,7 +122,7 @@ def test_no_line_is_lost_or_incomplete_while_many_write_and_the_file_is_rotated(
     assert (all(found), kept) == (True, ROTATIONS)
 
 
-def test_of_many_concurrent_rotations_one_happens(path: Path) -> None:
+def test_only_one_of_many_concurrent_rotations_happens(path: Path) -> None:
     path.parent.mkdir()
     for _ in range(20):
         path.write_bytes(b"x" * 5000)

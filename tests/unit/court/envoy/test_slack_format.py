@@ -41,7 +41,7 @@ def buttons(message: Message) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_button_says_which_question_of_which_assignment_it_answers() -> None:
+def test_a_button_names_its_question_and_when_it_was_asked() -> None:
     [first, second] = buttons(question(choices=["approve", "reject"]))
     assert first["action_id"] != second["action_id"]
     assert read_choice(second["value"]) == ButtonChoice(
@@ -111,12 +111,12 @@ def test_an_answer_is_the_text_after_the_name_of_the_app(written: str, meant: st
     assert plain_text(written) == meant
 
 
-def test_people_are_named_and_texts_are_not() -> None:
+def test_only_user_ids_become_mentions() -> None:
     reply = mention_people("U02ABCDEF may not answer; allowed: W0123456789, UPPERCASE")
     assert reply == "<@U02ABCDEF> may not answer; allowed: <@W0123456789>, UPPERCASE"
 
 
-def test_a_refusal_is_judged_by_whether_it_can_help_to_ask_again() -> None:
+def test_an_error_is_classified_by_whether_a_retry_can_help() -> None:
     soon = timedelta(seconds=7)
     assert classify_error("ratelimited", 429, soon, 1) == Throttled(soon, "Slack refused the message: ratelimited")
     assert isinstance(classify_error("", 429, None, 1), Throttled)

@@ -15,6 +15,7 @@ from kingdom.court.explain.descriptions import DESCRIBERS
 from kingdom.court.explain.timeline import Moment, MomentKind, QueryOutcome, Timeline
 from kingdom.court.explain.timeline_builder import build_timeline
 from kingdom.court.explain.timeline_data import StrandData, TimelineData
+from kingdom.court.followups.records import FollowupMoment
 from kingdom.court.king.waiting_queue import WaitingEntry
 from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.web.pages.story import page
@@ -300,6 +301,7 @@ def test_every_described_entry_is_written_by_some_code() -> None:
         *CATALOG,
         *(kind.name for kind in EVENT_TYPES.values()),
         *(f"petition.{each}" for each in PetitionState),
+        *(f"followup.{each}" for each in FollowupMoment),
     }
     assert set(DESCRIBERS) - written == set()
 

@@ -29,7 +29,7 @@ _waits = st.tuples(_moments, st.sampled_from(Priority))
 
 
 @given(one=_waits, other=_waits)
-def test_of_two_the_one_that_came_earlier_by_the_bonus_of_its_priority_is_first(
+def test_the_entry_with_the_earlier_time_less_the_head_start_of_its_priority_is_first(
     one: tuple[datetime, Priority], other: tuple[datetime, Priority]
 ) -> None:
     ranks = [rank_of(since, priority) for since, priority in (one, other)]

@@ -1,6 +1,6 @@
 -- name: take_partition
--- Become the owner of a partition. It waits for an open transaction of the owner before, and then sees what that has
--- settled. A partition that was never read starts at `first`.
+-- Become the owner of a partition. This waits for an open transaction of the previous owner, and then sees what that
+-- transaction has settled. A partition that was never read starts at `first`.
 WITH taken AS (
   INSERT INTO kingdom.inbox_partition AS known (stream, topic, partition, epoch, handled)
   VALUES (%(stream)s, %(topic)s, %(partition)s, 1, int8multirange(int8range(NULL, %(first)s)))

@@ -1,5 +1,5 @@
 -- fragment: read_copies
--- Read copies from JSON. A row leaves out what is empty or usual, because each value costs the server time.
+-- Read copies from JSON. A row leaves out empty and default values, because each value costs the server time.
 SELECT n, event_id, stream, event_type, coalesce(schema_version, 1) AS schema_version, occurred_at, trace_id,
        coalesce(owner_id, '') AS owner_id, partition_key, coalesce(aggregate_type, '') AS aggregate_type,
        coalesce(aggregate_id, '') AS aggregate_id, coalesce(attributes, '{}') AS attributes, payload_json, max_attempts,
@@ -21,15 +21,23 @@ SELECT copies.n FROM copies
  WHERE (SELECT count(*) FROM inserted) < %(count)s
    AND (copies.stream, copies.event_id) NOT IN (SELECT stream, event_id FROM inserted);
 
--- name: publish_one
--- Insert one copy into an unordered stream. It returns nothing if the stream already has the copy. Single parameters
--- cost the server half as much as one JSON document.
+-- fragment: insert_one
+-- Insert one copy into an unordered stream. Single parameters cost the server half as much as one JSON document.
 INSERT INTO kingdom.outbox_event ({publish_columns}, next_retry_at)
 VALUES (%(event_id)s, %(stream)s, %(event_type)s, %(schema_version)s, %(occurred_at)s, %(trace_id)s, %(owner_id)s,
         %(partition_key)s, %(aggregate_type)s, %(aggregate_id)s, %(attributes)s, %(payload_json)s, %(max_attempts)s,
         %(not_before)s, %(event_id_given)s, greatest(clock_timestamp(), %(not_before)s::timestamptz))
+
+-- name: publish_one
+-- Insert one copy into an unordered stream, and return one row, or nothing if the stream already has the copy.
+{insert_one}
 ON CONFLICT (stream, event_id) DO NOTHING
 RETURNING 1;
+
+-- name: publish_one_fresh
+-- Insert one copy whose id is new into an unordered stream. It fails if the stream already has it: looking for a
+-- duplicate would cost the server a tenth more.
+{insert_one};
 
 -- name: publish_fresh
 -- Insert copies whose ids are new into unordered streams. It fails if a stream already has one of them: looking for

@@ -1,10 +1,11 @@
 -- name: lock_text
--- This serializes writers of one text, also after the answer to a commit was lost. The snapshot of the next statement
--- is taken after this lock, so that statement sees everything that an earlier writer has committed.
+-- Let one writer at a time append to a text, even if the answer to a commit was lost. The snapshot of the next
+-- statement is taken after this lock, so that statement sees everything that an earlier writer has committed.
 SELECT pg_advisory_xact_lock(%(lock_class)s::int, hashtext(%(run)s::text || ' ' || %(name)s::text));
 
 -- name: append_text
--- No unique index can prevent a second copy of a piece, because it would have to include the day of the partition.
+-- Append pieces, unless the text is cut or already has them. Return where the text ends. No unique index can prevent a
+-- second copy of a piece, because it would have to include the day of the partition.
 WITH stored AS (
     SELECT stop, is_cut FROM kingdom.run_text
      WHERE run = %(run)s AND name = %(name)s ORDER BY stop DESC LIMIT 1
@@ -19,7 +20,8 @@ WITH stored AS (
 SELECT greatest((SELECT max(stop) FROM added), (SELECT stop FROM stored), 0) AS stop;
 
 -- name: text_extents
--- The recursion jumps from name to name in the index, so the cost does not grow with the number of pieces.
+-- Return where each text of a run begins and ends. The recursion jumps from name to name in the index, so the
+-- cost does not grow with the number of pieces.
 WITH RECURSIVE names AS (
     (SELECT name FROM kingdom.run_text WHERE run = %(run)s ORDER BY name LIMIT 1)
     UNION ALL
@@ -35,5 +37,6 @@ SELECT names.name, first_piece.start, last_piece.stop, last_piece.is_cut
                  WHERE run = %(run)s AND name = names.name ORDER BY stop DESC LIMIT 1) last_piece;
 
 -- name: read_text
+-- Return pieces of a text after a position, in order.
 SELECT start, content, is_cut FROM kingdom.run_text
  WHERE run = %(run)s AND name = %(name)s AND stop > %(after)s ORDER BY stop LIMIT %(limit)s;

@@ -1,4 +1,4 @@
-"""Report checks and statuses. Each report queues webhooks, and may let a pull request merge that waits for it."""
+"""Report checks and statuses. Each report queues webhooks, and merges pull requests that waited only for it."""
 
 from typing import Any, Literal
 

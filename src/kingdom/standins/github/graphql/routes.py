@@ -28,7 +28,7 @@ class _Operation(msgspec.Struct):
 
 @ROUTES.post("/graphql")
 async def execute(request: web.Request) -> web.Response:
-    """Execute an operation. GraphQL also answers with status 200 if it fails."""
+    """Execute an operation. GraphQL answers with status 200 even if the operation fails."""
     asked, context, caller = await body_of(request, _Operation), our_context(request), caller_of(request)
     path: list[str] = []
     try:
@@ -55,7 +55,7 @@ def _mutate(context: ActionContext, caller: GithubCaller, asked: RequestedField)
 
 
 def _update_refs(context: ActionContext, caller: GithubCaller, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Move refs, but only if each names the expected commit before."""
+    """Move refs, if each of them points to the expected commit."""
     require(caller, "contents", "write")
     name = GraphqlObjects(context, caller).find_repository(given["repositoryId"])
     for update in given["refUpdates"]:

@@ -1,0 +1,174 @@
+"""Followups in the store: a pull request that Kingdom opened and follows until it is merged or closed."""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from kingdom.bus.log import LogEntry
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Record, RecordKind, read_document
+from kingdom.court.questions import close_question
+from kingdom.court.records import ENDED
+from kingdom.errors import NotFound
+
+# How long an ended followup is stored.
+_RETENTION = timedelta(days=30)
+
+
+class FollowupState(StrEnum):
+    """Whether a pull request is followed. In WAITING, no round begins until a person has answered a question."""
+
+    OPEN = "open"
+    WAITING = "waiting"
+    ENDED = ENDED
+
+
+class RoundReason(StrEnum):
+    """Why a round of work on a pull request begins."""
+
+    REVIEW = "review"
+    CHECKS = "checks"
+    CONFLICTS = "conflicts"
+
+
+class FollowupMoment(StrEnum):
+    """What happened to a followup, as the log names it after `followup.`."""
+
+    STARTED = "started"
+    ROUND = "round"
+    ASKED = "asked"
+    ANSWERED = "answered"
+    ENDED = "ended"
+
+
+class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id": "task_id"}):
+    """A followed pull request. `assignment_id` and `workflow_id` are those of the newest round.
+
+    `head` is the last commit that Kingdom pushed. `failing` are the checks that failed before the last round about
+    checks. `answered` are the events that a round was about, and `waiting` the entries of the King's queue for the next
+    round. `cost_usd` is the cost of all rounds.
+    """
+
+    id: str
+    repo: str
+    number: int
+    branch: str
+    base: str
+    general: str
+    assignment_id: str
+    workflow_id: str
+    head: str
+    created_at: datetime
+    ends_at: datetime
+    state: FollowupState = msgspec.field(default_factory=lambda: FollowupState.OPEN)
+    reason: str = ""
+    rounds: dict[RoundReason, int] = {}
+    failing: tuple[str, ...] = ()
+    answered: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    cost_usd: float = 0.0
+    # How often a person has granted the rounds and the budget of the policy again.
+    grants: int = 0
+    pushed_at: datetime | None = None
+    ended_at: datetime | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the pull request is no longer followed."""
+        return self.state is FollowupState.ENDED
+
+
+FOLLOWUPS = RecordKind(
+    name="followup",
+    directories={state: f"state/followups/{state}" for state in FollowupState},
+    final=frozenset({FollowupState.ENDED}),
+    retention=_RETENTION,
+)
+
+
+def followup_id(repo: str, number: int) -> str:
+    """Return the id of the followup of a pull request, such as acme/shop#7. GitHub names are case-insensitive."""
+    return f"{repo.lower()}#{number}"
+
+
+def read_followup(record: Record) -> Followup:
+    """Return the followup in a record."""
+    return read_document(record.doc, Followup)
+
+
+async def find_followup(transaction: Transaction, followup: str) -> tuple[Record, Followup] | None:
+    """Return a followup and its record by its id, or None."""
+    record = await transaction.get(FOLLOWUPS.name, followup)
+    return (record, read_followup(record)) if record else None
+
+
+async def load_followup(transaction: Transaction, followup: str) -> tuple[Record, Followup]:
+    """Return a followup and its record, or raise NotFound."""
+    found = await find_followup(transaction, followup.lower())
+    if found is None:
+        raise NotFound(
+            f"no pull request {followup!r} is followed: write OWNER/NAME#NUMBER, see `kingdom followup list --all`"
+        )
+    return found
+
+
+async def save_followup(transaction: Transaction, followup: Followup, record: Record | None) -> Record:
+    """Store a followup, and return its new record. The end of its time is its due time."""
+    return await transaction.put(
+        Record(
+            kind=FOLLOWUPS.name,
+            id=followup.id,
+            version=record.version if record else 0,
+            state=followup.state,
+            due_at=None if followup.is_over else followup.ends_at,
+            doc=msgspec.to_builtins(followup),
+        )
+    )
+
+
+async def follow_pull_request(transaction: Transaction, followup: Followup) -> None:
+    """Start to follow a pull request, unless it is followed already."""
+    known = await find_followup(transaction, followup.id)
+    if known and not known[1].is_over:
+        return
+    await save_followup(transaction, followup, known[0] if known else None)
+    await log_followup(transaction, followup, FollowupMoment.STARTED, actor=followup.general)
+
+
+async def record_push(transaction: Transaction, repo: str, number: int, head: str, at: datetime) -> None:
+    """Store the commit that was pushed to the branch of a followed pull request."""
+    known = await find_followup(transaction, followup_id(repo, number))
+    if known and not known[1].is_over:
+        await save_followup(transaction, msgspec.structs.replace(known[1], head=head, pushed_at=at), known[0])
+
+
+async def end_followup(
+    transaction: Transaction, record: Record, followup: Followup, reason: str, *, at: datetime, actor: str
+) -> Followup:
+    """End a followup with a reason. A followup that has ended does not change."""
+    if followup.is_over:
+        return followup
+    if followup.state is FollowupState.WAITING:
+        await close_question(transaction, followup.assignment_id)
+    ended = msgspec.structs.replace(followup, state=FollowupState.ENDED, reason=reason, ended_at=at)
+    await save_followup(transaction, ended, record)
+    await log_followup(transaction, ended, FollowupMoment.ENDED, actor=actor, reason=reason)
+    return ended
+
+
+async def log_followup(
+    transaction: Transaction, followup: Followup, what: FollowupMoment, *, actor: str, **more: Any
+) -> None:
+    """Log what happened to a followup, in the timeline of its newest round."""
+    data = {"pull_request": followup.id, "task_id": followup.assignment_id, **more}
+    await transaction.append(
+        LogEntry(
+            type=f"followup.{what}",
+            actor=actor,
+            data=data,
+            aggregate_type="task",
+            aggregate_id=followup.assignment_id,
+        )
+    )

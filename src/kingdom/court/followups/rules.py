@@ -1,0 +1,178 @@
+"""Decide whether a round of work on a followed pull request begins. This module does no I/O."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from kingdom.court.documents import AssignmentStatus, ExternalEvent
+from kingdom.court.followups.records import Followup, RoundReason
+from kingdom.court.package import FollowPolicy
+
+REVIEW_SUBMITTED = "github.pr.review_submitted"
+CHECKS_COMPLETED = "github.checks.completed"
+CONFLICT = "github.pr.conflict"
+MERGED = "github.pr.merged"
+CLOSED = "github.pr.closed"
+CHANGES_REQUESTED = "changes_requested"
+SUCCESS, FAILURE = "success", "failure"
+_WRITERS = frozenset({"admin", "maintain", "write"})
+_BOT = "[bot]"
+# How many of the newest events a followup remembers as answered.
+_ANSWERED_MAX = 200
+_ENDS = {MERGED: "it was merged", CLOSED: "it was closed without a merge"}
+_SUBJECTS = {
+    RoundReason.REVIEW: "reviews",
+    RoundReason.CHECKS: "failed checks",
+    RoundReason.CONFLICTS: "conflicts with the base branch",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StartRound:
+    """A round begins. `events` are what it is about, and `failing` the checks that fail before it."""
+
+    reasons: tuple[RoundReason, ...]
+    events: tuple[ExternalEvent, ...]
+    failing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AskPerson:
+    """No round may begin without a person, because of `reason`."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoRound:
+    """There is nothing to do, because of `reason`."""
+
+    reason: str
+
+
+RoundDecision = StartRound | AskPerson | NoRound
+
+
+def is_permitted(policy: FollowPolicy, login: str, permission: str) -> bool:
+    """Return whether what a person writes can begin a round. GitHub tells the `permission`, never the event."""
+    if policy.people:
+        return login.lower() in {name.lower() for name in policy.people}
+    return permission in _WRITERS and not login.endswith(_BOT)
+
+
+def end_reason(event_type: str) -> str:
+    """Return why an event of this type ends a followup, or ""."""
+    return _ENDS.get(event_type, "")
+
+
+def reason_of(event: ExternalEvent) -> RoundReason | None:
+    """Return the reason of the round that an event can begin, or None."""
+    match event.type:
+        case "github.pr.review_submitted":
+            asks = event.payload.get("state") == CHANGES_REQUESTED or bool(event.payload.get("comments"))
+            return RoundReason.REVIEW if asks else None
+        case "github.checks.completed":
+            return RoundReason.CHECKS if event.payload.get("conclusion") == FAILURE else None
+        case "github.pr.conflict":
+            return RoundReason.CONFLICTS
+    return None
+
+
+def failing_names(events: Iterable[ExternalEvent]) -> tuple[str, ...]:
+    """Return the sorted names of the failed checks in events."""
+    checks: list[Any] = [each for event in events for each in event.payload.get("failing") or ()]
+    return tuple(sorted({str(each["name"]) for each in checks}))
+
+
+def decide_round(followup: Followup, policy: FollowPolicy, waiting: Sequence[ExternalEvent]) -> RoundDecision:
+    """Decide about the events that wait for a round, the oldest first. The caller starts one round at a time."""
+    current = _current_events(followup, waiting)
+    reasons = [reason for reason in RoundReason if current[reason]]
+    wanted = [reason for reason in reasons if _limit(policy, followup, reason)]
+    if not wanted:
+        switched_off = ", ".join(f"follow.{reason}.rounds is 0" for reason in reasons)
+        return NoRound(switched_off or "a later commit or event has settled it")
+    if followup.cost_usd >= policy.budget_usd * (1 + followup.grants):
+        return AskPerson(f"its rounds have cost ${followup.cost_usd:.2f}, and follow.budget_usd is the limit")
+    refusals = {reason: _why_not(followup, policy, reason, current[reason]) for reason in wanted}
+    allowed = tuple(reason for reason in wanted if not refusals[reason])
+    if not allowed:
+        return AskPerson("; ".join(refusals.values()))
+    events = tuple(event for reason in allowed for event in current[reason])
+    return StartRound(allowed, events, failing_names(current[RoundReason.CHECKS]))
+
+
+def count_round(followup: Followup, start: StartRound) -> Followup:
+    """Return the followup with a round counted, and with what the round is about."""
+    used = {reason: followup.rounds.get(reason, 0) + (reason in start.reasons) for reason in RoundReason}
+    return msgspec.structs.replace(
+        followup,
+        rounds={reason: count for reason, count in used.items() if count},
+        failing=start.failing if RoundReason.CHECKS in start.reasons else followup.failing,
+        answered=(*followup.answered, *(event.id for event in start.events))[-_ANSWERED_MAX:],
+    )
+
+
+def after_round(followup: Followup, status: AssignmentStatus, reason: str, reasons: Collection[str], head: str) -> str:
+    """Return why a person is asked after a round, or "". `reasons` and `head` are those at its start.
+
+    Nothing else would start another round, since nothing happened to the pull request.
+    """
+    if followup.waiting:
+        return ""
+    if status is AssignmentStatus.FAILED:
+        return f"the last round failed: {reason}"
+    open_reasons = [_SUBJECTS[each] for each in (RoundReason.CHECKS, RoundReason.CONFLICTS) if each in reasons]
+    if open_reasons and followup.head == head:
+        return f"the last round about {' and '.join(open_reasons)} ended without a push"
+    return ""
+
+
+def describe_attempts(followup: Followup) -> str:
+    """Return what was tried so far, for the person who decides whether to go on."""
+    rounds = [f"{count} about {_SUBJECTS[reason]}" for reason, count in followup.rounds.items() if count]
+    tried = f"Rounds so far: {', '.join(rounds) or 'none'}, for ${followup.cost_usd:.2f}."
+    failing = f" Checks that failed before the last one: {', '.join(followup.failing)}." if followup.failing else ""
+    return f"{tried}{failing} The newest run is {followup.workflow_id}."
+
+
+def _current_events(
+    followup: Followup, waiting: Sequence[ExternalEvent]
+) -> dict[RoundReason, tuple[ExternalEvent, ...]]:
+    """Return the events by reason, without those that a later commit or event has settled."""
+    reviews = tuple(each for each in waiting if reason_of(each) is RoundReason.REVIEW)
+    checks = [each for each in waiting if each.type == CHECKS_COMPLETED and each.payload.get("commit") == followup.head]
+    conflicts = [each for each in waiting if each.type == CONFLICT and not _is_settled(each, followup)]
+    return {
+        RoundReason.REVIEW: reviews,
+        RoundReason.CHECKS: tuple(each for each in checks[-1:] if reason_of(each)),
+        RoundReason.CONFLICTS: tuple(conflicts[-1:]),
+    }
+
+
+def _is_settled(conflict: ExternalEvent, followup: Followup) -> bool:
+    """Return whether a later push may have resolved a conflict."""
+    is_newest_head = conflict.payload.get("commit") == followup.head
+    return not is_newest_head and followup.pushed_at is not None and conflict.created_at < followup.pushed_at
+
+
+def _why_not(followup: Followup, policy: FollowPolicy, reason: RoundReason, events: tuple[ExternalEvent, ...]) -> str:
+    """Return why no other round may begin for a reason, or ""."""
+    limit = _limit(policy, followup, reason)
+    if followup.rounds.get(reason, 0) >= limit:
+        return f"all {limit} rounds about {_SUBJECTS[reason]} are used"
+    failing = failing_names(events)
+    if reason is RoundReason.CHECKS and followup.failing and not set(failing) < set(followup.failing):
+        return f"the last round left no fewer failed checks: {', '.join(failing)}"
+    return ""
+
+
+def _limit(policy: FollowPolicy, followup: Followup, reason: RoundReason) -> int:
+    limits = {
+        RoundReason.REVIEW: policy.review,
+        RoundReason.CHECKS: policy.checks,
+        RoundReason.CONFLICTS: policy.conflicts,
+    }
+    return limits[reason].rounds * (1 + followup.grants)

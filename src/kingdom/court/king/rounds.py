@@ -1,0 +1,295 @@
+"""Rounds of work on followed pull requests: queue what happens to them, and start one round at a time."""
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from kingdom.bus.port import Transaction
+from kingdom.bus.record import Record
+from kingdom.bus.sequence import next_id
+from kingdom.chronicle.catalog import log_event
+from kingdom.chronicle.events import EventDispatched
+from kingdom.court.documents import FOLLOWUP, Assignment, AssignmentStatus, ExternalEvent, Priority, Route
+from kingdom.court.followups.records import (
+    Followup,
+    FollowupMoment,
+    FollowupState,
+    end_followup,
+    find_followup,
+    followup_id,
+    log_followup,
+    save_followup,
+)
+from kingdom.court.followups.round_prompt import round_payload
+from kingdom.court.followups.rules import (
+    CHECKS_COMPLETED,
+    AskPerson,
+    NoRound,
+    StartRound,
+    after_round,
+    count_round,
+    decide_round,
+    describe_attempts,
+    reason_of,
+)
+from kingdom.court.king.assignments import hand_out, start_chat_thread, with_assignment
+from kingdom.court.king.context import KING, KingContext
+from kingdom.court.king.outcomes import complete_event, update_event_status
+from kingdom.court.king.waiting_queue import (
+    HELD,
+    READY,
+    WAITING,
+    WAITING_ENTRIES,
+    WaitingEntry,
+    add_entry,
+    end_entry,
+    line_query,
+    move_entry,
+    read_entry,
+)
+from kingdom.court.package import FollowPolicy, GeneralPolicy
+from kingdom.court.questions import CONTINUE, STOP, WITHOUT_RUN, HumanQuestion, ask_people
+from kingdom.court.records import ASSIGNMENTS, EVENTS, RESULTS, save
+from kingdom.workflow.model.run.workflow import RUN_PREFIX
+from kingdom.workflow.records import each_record
+
+# The outcome of an event that became part of a round or needed none, and the name that it shows in place of a rule.
+FOLLOWED = "followed"
+RULE = "follow"
+# The line of entries that wait for the end of a round or for a person.
+ROUND_LINE = "round"
+
+
+async def take_followup_event(
+    transaction: Transaction, record: Record, event: ExternalEvent, now: datetime, context: KingContext
+) -> bool:
+    """Queue an event for the next round of its pull request. Return False if it starts no round."""
+    number, reason = event.payload.get("number"), reason_of(event)
+    if not event.repo or not isinstance(number, int) or not (reason or event.type == CHECKS_COMPLETED):
+        return False
+    found = await find_followup(transaction, followup_id(event.repo, number))
+    if found is None or found[1].is_over:
+        return False
+    followup_record, followup = found
+    if reason is None:
+        if followup.failing and event.payload.get("commit") == followup.head:
+            await save_followup(transaction, msgspec.structs.replace(followup, failing=()), followup_record)
+        return False
+    policy = _policy(followup, context) or FollowPolicy()
+    entry = WaitingEntry(
+        event_id=event.id,
+        general=followup.general,
+        rule=RULE,
+        priority=Priority.NORMAL,
+        since=min(event.created_at, now),
+        repo=event.repo,
+        followup=followup.id,
+        reason="a round waits for more news",
+    )
+    entry_id = await add_entry(transaction, entry, HELD, due_at=now + timedelta(seconds=policy.debounce_seconds))
+    queued = msgspec.structs.replace(followup, waiting=(*followup.waiting, entry_id))
+    await save_followup(transaction, queued, followup_record)
+    routes = (Route(general=followup.general, rule=RULE, waiting=entry_id),)
+    await save(transaction, msgspec.structs.replace(event, routes=routes), record)
+    return True
+
+
+async def start_round(
+    transaction: Transaction, record: Record, now: datetime, context: KingContext
+) -> Assignment | None:
+    """Start a round about an entry and everything else that waits for one. Return None if no round may start now.
+
+    The transaction that creates the assignment also counts the round, so a crash can do neither of them alone.
+    """
+    found = await find_followup(transaction, read_entry(record).followup)
+    policy = _policy(found[1], context) if found else None
+    if found is None or found[1].is_over or policy is None:
+        await _drop(transaction, record, "the pull request is not followed any more")
+        return None
+    followup_record, followup = found
+    if hindrance := await _hindrance(transaction, followup):
+        await move_entry(transaction, record, ROUND_LINE, hindrance)
+        return None
+    waiting = await _waiting_events(transaction, followup)
+    decision = decide_round(followup, policy, [event for _, event in waiting.values()])
+    match decision:
+        case StartRound():
+            return await _begin(transaction, followup_record, followup, decision, waiting, now, context)
+        case NoRound(reason):
+            for entry_record, _ in waiting.values():
+                await _drop(transaction, entry_record, reason)
+            await save_followup(transaction, msgspec.structs.replace(followup, waiting=()), followup_record)
+        case AskPerson(reason):
+            for entry_record, _ in waiting.values():
+                await move_entry(transaction, entry_record, ROUND_LINE, f"a person is asked: {reason}")
+            await _ask(transaction, followup_record, followup, reason, now, context)
+    return None
+
+
+async def end_round(
+    transaction: Transaction, assignment: Assignment, usd: float, now: datetime, context: KingContext, *, is_end: bool
+) -> None:
+    """Add the cost of a round to its followup. If the round has ended and settled nothing, ask a person."""
+    root = await transaction.get(ASSIGNMENTS.name, assignment.root_id) if assignment.subject else None
+    if root is None or root.doc["type"] != FOLLOWUP:
+        return
+    found = await find_followup(transaction, assignment.subject)
+    if found is None:
+        return
+    record, followup = found
+    if usd:
+        followup = msgspec.structs.replace(followup, cost_usd=round(followup.cost_usd + usd, 6))
+        record = await save_followup(transaction, followup, record)
+    if is_end and followup.state is FollowupState.OPEN and followup.assignment_id == assignment.root_id:
+        payload = root.doc["payload"]
+        if reason := after_round(followup, assignment.status, assignment.reason, payload["reasons"], payload["head"]):
+            await _ask(transaction, record, followup, reason, now, context)
+
+
+async def answer_followup(transaction: Transaction, followup: str, event: ExternalEvent, now: datetime) -> None:
+    """Apply a person's answer: grant the rounds and the budget again, or end the followup."""
+    found = await find_followup(transaction, followup)
+    if found is None or found[1].state is not FollowupState.WAITING:
+        return
+    record, waiting = found
+    person, answer = str(event.payload.get("user") or "a person"), str(event.payload.get("text")).strip().lower()
+    await log_followup(transaction, waiting, FollowupMoment.ANSWERED, actor=KING, answer=f"{person}: {answer}")
+    if answer == STOP:
+        await end_followup(transaction, record, waiting, f"{person} stopped it", at=now, actor=KING)
+        return
+    granted = msgspec.structs.replace(
+        waiting, state=FollowupState.OPEN, reason="", grants=waiting.grants + 1, failing=()
+    )
+    await save_followup(transaction, granted, record)
+
+
+async def release_rounds(transaction: Transaction) -> int:
+    """Make the entries ready whose round has ended or whose person has answered. Return their number."""
+    released = 0
+    async for record in each_record(transaction, line_query(ROUND_LINE)):
+        found = await find_followup(transaction, read_entry(record).followup)
+        if found is None or found[1].is_over or not await _hindrance(transaction, found[1]):
+            await move_entry(transaction, record, READY)
+            released += 1
+    return released
+
+
+def _policy(followup: Followup, context: KingContext) -> FollowPolicy | None:
+    package = context.package(followup.general)
+    return package.general.follow if package else None
+
+
+async def _hindrance(transaction: Transaction, followup: Followup) -> str:
+    """Return why no round can start now, or ""."""
+    if followup.state is FollowupState.WAITING:
+        return f"a person is asked: {followup.reason}"
+    last = await transaction.get(ASSIGNMENTS.name, followup.assignment_id)
+    return f"{followup.assignment_id} works on it" if last and last.state not in ASSIGNMENTS.final else ""
+
+
+async def _waiting_events(transaction: Transaction, followup: Followup) -> dict[str, tuple[Record, ExternalEvent]]:
+    """Return the entries that wait for a round with their events, the oldest first."""
+    found = {}
+    for entry_id in followup.waiting:
+        record = await transaction.get(WAITING_ENTRIES.name, entry_id)
+        if record is None or record.state != WAITING:
+            continue
+        event = await transaction.get(EVENTS.name, read_entry(record).event_id)
+        if event is None:
+            await end_entry(transaction, record)
+        else:
+            found[entry_id] = (record, msgspec.convert(event.doc, ExternalEvent))
+    return found
+
+
+async def _drop(transaction: Transaction, record: Record, reason: str) -> None:
+    """End an entry, and complete its event without a round."""
+    await end_entry(transaction, record)
+    event = await transaction.get(EVENTS.name, read_entry(record).event_id)
+    if event:
+        dropped = msgspec.structs.replace(msgspec.convert(event.doc, ExternalEvent), routes=())
+        await complete_event(transaction, event, dropped, FOLLOWED, reason)
+
+
+async def _ask(
+    transaction: Transaction, record: Record, followup: Followup, reason: str, now: datetime, context: KingContext
+) -> None:
+    """Ask people whether to go on. No round starts until they answer."""
+    asking = msgspec.structs.replace(followup, state=FollowupState.WAITING, reason=reason)
+    await save_followup(transaction, asking, record)
+    await log_followup(transaction, asking, FollowupMoment.ASKED, actor=KING, reason=reason)
+    package = context.package(followup.general)
+    policy = package.general.policy if package else GeneralPolicy()
+    question = HumanQuestion(
+        id=followup.assignment_id,
+        assignment_id=followup.assignment_id,
+        general=followup.general,
+        workflow_id=WITHOUT_RUN,
+        followup=followup.id,
+        text=f"May {followup.general} go on with {followup.id}? It stopped: {reason}. {describe_attempts(followup)}",
+        choices=(CONTINUE, STOP),
+        exact=True,
+        people=policy.ask_people,
+        asked_at=now,
+        due_at=min(now + timedelta(hours=policy.ask_deadline_hours), followup.ends_at),
+        default=policy.ask_default if policy.ask_default.strip().lower() in (CONTINUE, STOP) else "",
+    )
+    await ask_people(transaction, question, channel=context.channel(followup.general), today=context.day(now))
+
+
+async def _begin(
+    transaction: Transaction,
+    followup_record: Record,
+    followup: Followup,
+    start: StartRound,
+    waiting: dict[str, tuple[Record, ExternalEvent]],
+    now: datetime,
+    context: KingContext,
+) -> Assignment:
+    """Create the assignment of a round, and count the round."""
+    taken = {entry_id: each for entry_id, each in waiting.items() if each[1] in start.events}
+    first = next(iter(taken.values()))[1]
+    assignment = Assignment(
+        id=await next_id(transaction, "task", context.day(now)),
+        event_id=first.id,
+        target_general=followup.general,
+        type=FOLLOWUP,
+        payload=round_payload(followup, start, await _reports(transaction, followup)),
+        priority=Priority.NORMAL,
+        created_at=now,
+        status=AssignmentStatus.PENDING,
+        repo=followup.repo,
+        subject=followup.id,
+    )
+    assignment = await hand_out(transaction, assignment, now, context)
+    for entry_id, (entry_record, event) in taken.items():
+        await end_entry(transaction, entry_record)
+        event_record = await transaction.get(EVENTS.name, event.id)
+        if event_record is None:
+            continue
+        given = with_assignment(event, entry_id, assignment.id)
+        if event is first:
+            await update_event_status(transaction, event_record, given)
+        else:
+            await complete_event(transaction, event_record, given, FOLLOWED, f"part of {assignment.id}")
+    begun = msgspec.structs.replace(
+        count_round(followup, start),
+        assignment_id=assignment.id,
+        workflow_id=f"{RUN_PREFIX}{assignment.id}",
+        waiting=tuple(entry_id for entry_id in waiting if entry_id not in taken),
+    )
+    await save_followup(transaction, begun, followup_record)
+    await log_followup(transaction, begun, FollowupMoment.ROUND, actor=KING, reasons=", ".join(start.reasons))
+    dispatched = EventDispatched(event_id=first.id, assignment_id=assignment.id, target_general=followup.general)
+    await log_event(transaction, dispatched, KING)
+    await start_chat_thread(transaction, assignment, first, now, context)
+    return assignment
+
+
+async def _reports(transaction: Transaction, followup: Followup) -> list[str]:
+    """Return what the sessions before reported, the oldest first."""
+    last = await transaction.get(ASSIGNMENTS.name, followup.assignment_id)
+    result = await transaction.get(RESULTS.name, followup.assignment_id)
+    earlier = last.doc["payload"].get("reports") or [] if last and last.doc["type"] == FOLLOWUP else []
+    newest = str(result.doc.get("summary") or "") if result else ""
+    return [*earlier, newest] if newest else [*earlier]

@@ -1,0 +1,327 @@
+"""Look at the followed pull requests on GitHub. A webhook only makes a look happen now; the look reads the facts."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import aiohttp
+import msgspec
+import structlog
+
+from kingdom.bus.port import Bus, Transaction
+from kingdom.bus.record import Record, RecordQuery
+from kingdom.clock import utc_now
+from kingdom.court.documents import ExternalEvent
+from kingdom.court.followups.records import (
+    FOLLOWUPS,
+    Followup,
+    FollowupState,
+    end_followup,
+    followup_id,
+    load_followup,
+    read_followup,
+)
+from kingdom.court.followups.rules import end_reason, is_permitted
+from kingdom.court.package import FollowPolicy
+from kingdom.court.records import CURRENT, ENDED, receive_event
+from kingdom.court.sentinel.pull_api import PullApi, convert_all
+from kingdom.court.sentinel.pull_replies import (
+    FAILED,
+    CheckRun,
+    CheckSuite,
+    CommitStatus,
+    FollowedPull,
+    PullReview,
+    checks_event,
+    review_event,
+    state_events,
+)
+from kingdom.court.sentinel.records import ACTOR, LOOKS, PullLook
+from kingdom.court.sentinel.settings import GitHubSettings
+from kingdom.court.sentinel.untrusted import convert_untrusted
+from kingdom.errors import KingdomError, Transient
+from kingdom.workflow.records import each_record, run_transaction
+
+# With webhooks, a look is needed only for what a webhook did not report.
+_EVERY_WITH_WEBHOOKS = timedelta(minutes=5)
+# GitHub computes whether there are conflicts after it was asked.
+_RECHECK_AFTER = timedelta(seconds=10)
+_FOLLOWED = (FollowupState.OPEN, FollowupState.WAITING)
+_COMPLETED, _PENDING = "completed", "pending"
+_log = structlog.get_logger("kingdom.court.sentinel")
+# Returns how a General follows its pull requests now, or None if it does not.
+FollowPolicies = Callable[[str], FollowPolicy | None]
+# Returns a token that may read the pull requests of a repository.
+LookTokens = Callable[[str], Awaitable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _DueLook:
+    followup: Followup
+    look: PullLook
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What a look found: the events, and what the next look needs to know."""
+
+    events: list[ExternalEvent]
+    look: PullLook
+    # GitHub is still computing whether the pull request has conflicts.
+    is_incomplete: bool = False
+
+
+async def look_at_followed_pulls(
+    bus: Bus,
+    session: aiohttp.ClientSession,
+    settings: GitHubSettings,
+    tokens: LookTokens,
+    policies: FollowPolicies,
+    clock: Callable[[], datetime] = utc_now,
+) -> int:
+    """Look at each followed pull request that is due, and store what happened. Return the number of new events."""
+    now = clock()
+    received = 0
+    for due in await run_transaction(bus, partial(_claim_due, now, now + _interval(settings))):
+        policy = policies(due.followup.general)
+        if policy is None:
+            continue
+        try:
+            token = await tokens(due.followup.repo)
+        except Transient as error:
+            found = _Findings([], msgspec.structs.replace(due.look, problem=str(error)))
+            _log.warning("pull_request_not_read", pull_request=due.followup.id, reason=str(error))
+        else:
+            api = PullApi(session, settings.api_url, token, due.followup, due.look.etags)
+            found = await _look(api, due, policy, settings, now)
+        again_at = now + _RECHECK_AFTER if found.is_incomplete else None
+        received += await run_transaction(bus, partial(_store, due.followup.id, found, settings, again_at))
+    return received
+
+
+async def hint_pull_requests(transaction: Transaction, repo: str, numbers: Sequence[int], now: datetime) -> int:
+    """Make the next look at followed pull requests due now: the given ones, or all of a repository.
+
+    Return their number. A pull request that is not followed costs nothing.
+    """
+    if numbers:
+        wanted = [followup_id(repo, number) for number in numbers]
+        records = [record for each in wanted if (record := await transaction.get(FOLLOWUPS.name, each))]
+    else:
+        records = [record for record in await _followed(transaction) if record.id.startswith(f"{repo.lower()}#")]
+    hinted = 0
+    for record in records:
+        look = await transaction.get(LOOKS.name, record.id)
+        if record.state in _FOLLOWED and look and look.due_at and look.due_at > now:
+            await _put_look(transaction, record.id, look, msgspec.convert(look.doc, PullLook), now)
+            hinted += 1
+    return hinted
+
+
+def hinted_pulls(event: str, document: Mapping[str, Any]) -> tuple[str, tuple[int, ...]] | None:
+    """Return the repository and the pull requests that a webhook is about, or None if it is about none.
+
+    A status names no pull request, so it is about all of its repository.
+    """
+    repository = document.get("repository")
+    repo = repository.get("full_name") if isinstance(repository, dict) else None
+    if not isinstance(repo, str):
+        return None
+    pull, part = document.get("pull_request"), document.get(event)
+    if event.startswith("pull_request") and isinstance(pull, dict):
+        pulls: Any = [pull]
+    elif event in ("check_run", "check_suite") and isinstance(part, dict):
+        pulls = part.get("pull_requests")
+    elif event == "status":
+        return repo, ()
+    else:
+        return None
+    numbers = [each.get("number") for each in pulls if isinstance(each, dict)] if isinstance(pulls, list) else []
+    found = tuple(number for number in numbers if isinstance(number, int))
+    return (repo, found) if found else None
+
+
+async def _claim_due(now: datetime, again_at: datetime, transaction: Transaction) -> list[_DueLook]:
+    """Return the looks that are due, and postpone them, so that another Sentinel does not look too."""
+    records = {}
+    for record in await _followed(transaction):
+        followup = read_followup(record)
+        if followup.ends_at <= now:
+            days = (followup.ends_at - followup.created_at) / timedelta(days=1)
+            await end_followup(transaction, record, followup, f"its {days:g} days are over", at=now, actor=ACTOR)
+        else:
+            records[record.id] = record
+    await transaction.read_ahead([(LOOKS.name, each) for each in records])
+    due = []
+    for followed, record in records.items():
+        known = await transaction.get(LOOKS.name, followed)
+        if known and known.state == CURRENT and known.due_at and known.due_at > now:
+            continue
+        look = msgspec.convert(known.doc, PullLook) if known and known.state == CURRENT else PullLook()
+        await _put_look(transaction, followed, known, look, again_at)
+        due.append(_DueLook(read_followup(record), look))
+    async for known in each_record(transaction, RecordQuery(kind=LOOKS.name, state=CURRENT)):
+        if known.id not in records:
+            await _put_look(transaction, known.id, known, PullLook(), None)
+    return due
+
+
+async def _followed(transaction: Transaction) -> list[Record]:
+    return [
+        record
+        for state in _FOLLOWED
+        async for record in each_record(transaction, RecordQuery(kind=FOLLOWUPS.name, state=state))
+    ]
+
+
+async def _look(
+    api: PullApi, due: _DueLook, policy: FollowPolicy, settings: GitHubSettings, now: datetime
+) -> _Findings:
+    """Read a pull request with four requests. Only what changed since the last look is read further.
+
+    A part that cannot be read does not stop the other parts. The next look reads it again.
+    """
+    followup = due.followup
+    found = _Findings([], msgspec.structs.replace(due.look, problem=""))
+    parts = (
+        partial(_look_at_state, api, followup, found, now),
+        partial(_look_at_reviews, api, followup, policy, settings, found, now),
+        partial(_look_at_checks, api, followup, found, now),
+    )
+    problems = []
+    for part in parts:
+        etags = api.etags.copy()
+        try:
+            await part()
+        except KingdomError as error:
+            if isinstance(error, Transient) and error.after:
+                # GitHub limits all requests.
+                raise
+            _log.warning("pull_request_not_read", pull_request=followup.id, reason=str(error))
+            problems.append(str(error))
+            api.etags = etags
+    found.look = msgspec.structs.replace(found.look, etags=api.etags, problem="; ".join(problems))
+    return found
+
+
+async def _look_at_state(api: PullApi, followup: Followup, found: _Findings, now: datetime) -> None:
+    """Add the events of a merge, a close and a conflict."""
+    document = await api.pull()
+    if document is None:
+        return
+    pull = convert_untrusted(document, FollowedPull)
+    found.is_incomplete = pull.state == "open" and pull.mergeable is None
+    found.events += state_events(followup, pull, now)
+    if pull.head.sha != found.look.head:
+        # The tags of checks belong to the earlier head.
+        api.etags = {name: tag for name, tag in api.etags.items() if name not in ("suites", "status")}
+        found.look = PullLook(head=pull.head.sha, seen=found.look.seen)
+
+
+async def _look_at_reviews(
+    api: PullApi,
+    followup: Followup,
+    policy: FollowPolicy,
+    settings: GitHubSettings,
+    found: _Findings,
+    now: datetime,
+) -> None:
+    """Add the events of new reviews."""
+    reviews = await api.reviews()
+    if reviews is not None:
+        seen = found.look.seen
+        news = [each for each in convert_all(reviews, PullReview) if each.is_submitted and each.id not in seen]
+        found.events += await _review_events(api, followup, policy, settings, news, now)
+        found.look = msgspec.structs.replace(found.look, seen=(*seen, *(each.id for each in news)))
+
+
+async def _review_events(
+    api: PullApi,
+    followup: Followup,
+    policy: FollowPolicy,
+    settings: GitHubSettings,
+    reviews: Sequence[PullReview],
+    now: datetime,
+) -> list[ExternalEvent]:
+    """Return the events of reviews by permitted people. What others write becomes no event."""
+    ours = {login.lower() for login in settings.logins}
+    permissions: dict[str, str] = {}
+    permitted = []
+    for review in reviews:
+        author = review.author
+        if not author or author.lower() in ours:
+            continue
+        if not policy.people and author not in permissions:
+            permissions[author] = await api.permission(author)
+        if is_permitted(policy, author, permissions.get(author, "")):
+            permitted.append(review)
+        else:
+            _log.info("review_of_stranger_ignored", pull_request=followup.id, author=author)
+    comments = await api.comments() if permitted else []
+    return [review_event(followup, review, comments, now) for review in permitted]
+
+
+async def _look_at_checks(api: PullApi, followup: Followup, found: _Findings, now: datetime) -> None:
+    """Add the event of the checks of the head once all of them have ended."""
+    look = found.look
+    suites, statuses = await api.suites(look.head), await api.statuses(look.head)
+    if suites is not None:
+        used = [each for each in convert_all(suites, CheckSuite) if each.has_runs]
+        unfinished = sum(each.status != _COMPLETED for each in used)
+        look = msgspec.structs.replace(look, suites=len(used), open_suites=unfinished)
+    if statuses is not None:
+        pending = sum(each.state == _PENDING for each in convert_all(statuses, CommitStatus))
+        look = msgspec.structs.replace(look, statuses=len(statuses), open_statuses=pending)
+    has_checks = look.suites or look.statuses
+    if (suites is not None or statuses is not None) and has_checks and not (look.open_suites or look.open_statuses):
+        runs = await api.check_runs(look.head) if look.suites else []
+        if all(run.conclusion is not None for run in runs):
+            found.events += await _checks_events(api, followup, look, runs, statuses, now)
+    found.look = look
+
+
+async def _checks_events(
+    api: PullApi, followup: Followup, look: PullLook, runs: Sequence[CheckRun], statuses: Any, now: datetime
+) -> list[ExternalEvent]:
+    details = await api.check_details([run for run in runs if run.conclusion in FAILED])
+    if statuses is None and look.statuses:
+        api.etags.pop("status", None)
+        statuses = await api.statuses(look.head)
+    event = checks_event(followup, look.head, runs, convert_all(statuses or (), CommitStatus), details, now)
+    return [event] if event else []
+
+
+async def _store(
+    followup: str, found: _Findings, settings: GitHubSettings, again_at: datetime | None, transaction: Transaction
+) -> int:
+    """Store the events of a look and its tags, and the end of the followup. A hint that came meanwhile stays due."""
+    known = await transaction.get(LOOKS.name, followup)
+    due = [each for each in (known.due_at if known else None, again_at) if each]
+    await _put_look(transaction, followup, known, found.look, min(due, default=None))
+    events = sorted(found.events, key=lambda event: event.id)
+    for reason in filter(None, (end_reason(event.type) for event in events)):
+        record, current = await load_followup(transaction, followup)
+        await end_followup(transaction, record, current, reason, at=events[0].created_at, actor=ACTOR)
+    return sum([await receive_event(transaction, event, ACTOR, settings.seen_kept) for event in events])
+
+
+async def _put_look(
+    transaction: Transaction, followup: str, known: Record | None, look: PullLook, due_at: datetime | None
+) -> None:
+    await transaction.put(
+        Record(
+            kind=LOOKS.name,
+            id=followup,
+            version=known.version if known else 0,
+            state=CURRENT if due_at else ENDED,
+            due_at=due_at,
+            doc=msgspec.to_builtins(look),
+        )
+    )
+
+
+def _interval(settings: GitHubSettings) -> timedelta:
+    own = timedelta(seconds=settings.poll_seconds)
+    return max(own, _EVERY_WITH_WEBHOOKS) if settings.webhook else own

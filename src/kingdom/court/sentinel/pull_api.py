@@ -1,0 +1,141 @@
+"""Read a followed pull request from GitHub. A conditional request that finds no change costs no rate limit."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from kingdom.court.followups.records import Followup
+from kingdom.court.remote_http import HttpReply, github_headers, next_page
+from kingdom.court.sentinel.http_requests import send_request
+from kingdom.court.sentinel.pull_replies import LOG_BYTES_MAX, CheckDetails, CheckRun, PullComment, clean_log
+from kingdom.court.sentinel.untrusted import TITLE_MAX, clean_text, convert_untrusted
+from kingdom.errors import Transient
+
+_PAGE = {"per_page": "100"}
+_PAGES_MAX = 20
+_ANNOTATIONS = {"per_page": "10"}
+_LOG_READ_MAX = 4 << 20
+_GONE = (403, 404, 410, 451)
+_REDIRECT, _NOT_FOUND = 302, 404
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+
+class PullApi:
+    """The requests about one followed pull request. `etags` are from earlier replies, by the name of the request."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, token: str, followup: Followup, etags: Mapping[str, str]
+    ) -> None:
+        self._session = session
+        self._headers = github_headers(token)
+        self._root = url.rstrip("/")
+        self._repository = f"{self._root}/repos/{followup.repo}"
+        self._pull = f"{self._repository}/pulls/{followup.number}"
+        self.etags = dict(etags)
+
+    async def pull(self) -> Any:
+        """Return the pull request, or None if it has not changed."""
+        return await self._changed("pull", self._pull)
+
+    async def reviews(self) -> Any:
+        """Return all reviews, or None if they have not changed."""
+        return await self._changed("reviews", f"{self._pull}/reviews", field="")
+
+    async def suites(self, commit: str) -> Any:
+        """Return all suites of a commit, or None if they have not changed."""
+        return await self._changed("suites", f"{self._repository}/commits/{commit}/check-suites", field="check_suites")
+
+    async def statuses(self, commit: str) -> Any:
+        """Return the newest status of each context of a commit, or None if they have not changed."""
+        return await self._changed("status", f"{self._repository}/commits/{commit}/status", field="statuses")
+
+    async def comments(self) -> list[PullComment]:
+        """Return all comments on lines."""
+        reply = await self._ask(f"{self._pull}/comments", _PAGE)
+        return convert_all(await self._all_pages(reply, ""), PullComment)
+
+    async def check_runs(self, commit: str) -> list[CheckRun]:
+        """Return the newest run of each check of a commit."""
+        reply = await self._ask(f"{self._repository}/commits/{commit}/check-runs", _PAGE)
+        return convert_all(await self._all_pages(reply, "check_runs"), CheckRun)
+
+    async def permission(self, login: str) -> str:
+        """Return the permission of a person in the repository, such as `write`."""
+        url = f"{self._repository}/collaborators/{quote(login, safe='')}/permission"
+        reply = await send_request(self._session, "GET", url, headers=self._headers, gone_statuses=(_NOT_FOUND,))
+        found = reply.body.get("permission") if reply and isinstance(reply.body, dict) else None
+        return found if isinstance(found, str) else "none"
+
+    async def check_details(self, failed: Sequence[CheckRun]) -> dict[int, CheckDetails]:
+        """Return the annotations and the ends of the logs of failed checks. What cannot be read is left out."""
+        bytes_max = LOG_BYTES_MAX // max(1, len(failed))
+        return {
+            run.id: CheckDetails(
+                annotations=await self._annotations(run),
+                log=clean_log(await self._log(run), bytes_max) if run.has_log else "",
+            )
+            for run in failed
+        }
+
+    async def _annotations(self, run: CheckRun) -> tuple[str, ...]:
+        url = f"{self._repository}/check-runs/{run.id}/annotations"
+        reply = await send_request(
+            self._session, "GET", url, headers=self._headers, params=_ANNOTATIONS, gone_statuses=_GONE
+        )
+        found = [each for each in reply.body if isinstance(each, dict)] if reply and reply.body else []
+        texts = (f"{each.get('path')}:{each.get('start_line')}: {each.get('message')}" for each in found)
+        return tuple(clean_text(text, TITLE_MAX) for text in texts)
+
+    async def _log(self, run: CheckRun) -> str:
+        """Return the log of a job. The server that has it must not get our token."""
+        try:
+            url = f"{self._repository}/actions/jobs/{run.id}/logs"
+            async with self._session.get(url, headers=self._headers, allow_redirects=False) as found:
+                target = found.headers.get("Location", "") if found.status == _REDIRECT else ""
+            if not target:
+                return ""
+            async with self._session.get(target) as log:
+                raw = bytearray()
+                async for chunk in log.content.iter_chunked(1 << 16):
+                    raw = (raw + chunk)[-_LOG_READ_MAX:]
+                return raw.decode(errors="replace") if log.ok else ""
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return ""
+
+    async def _changed(self, name: str, url: str, *, field: str | None = None) -> Any:
+        """Return a document, or a list that is in a field of its pages ("" if they are the list). None is no change."""
+        known = self.etags.get(name, "")
+        reply = await self._ask(url, _PAGE if name != "pull" else None, {"If-None-Match": known} if known else {})
+        if reply.is_unchanged:
+            return None
+        # A change on a later page does not change the tag of the first one.
+        self.etags[name] = "" if next_page(reply, self._root) else reply.headers.get("ETag", "")
+        return reply.body if field is None else await self._all_pages(reply, field)
+
+    async def _all_pages(self, reply: HttpReply, field: str) -> list[Any]:
+        items: list[Any] = []
+        for _ in range(_PAGES_MAX):
+            page = reply.body.get(field) if field and isinstance(reply.body, dict) else reply.body
+            items += page if isinstance(page, list) else []
+            following = next_page(reply, self._root)
+            if following is None:
+                return items
+            reply = await self._ask(following)
+        raise Transient(f"GitHub has more than {_PAGES_MAX} pages about a pull request")
+
+    async def _ask(
+        self, url: str, params: Mapping[str, str] | None = None, conditions: Mapping[str, str] | None = None
+    ) -> HttpReply:
+        headers = {**self._headers, **(conditions or {})}
+        reply = await send_request(self._session, "GET", url, headers=headers, params=params)
+        if reply is None:
+            raise Transient("GitHub did not answer")
+        return reply
+
+
+def convert_all(documents: Sequence[Any], kind: type[_T]) -> list[_T]:
+    """Return the documents of a list, or raise MalformedEvent."""
+    return [convert_untrusted(each, kind) for each in documents]

@@ -1,0 +1,248 @@
+"""Turn what GitHub answers about a followed pull request into events. Ids depend on facts only. This does no I/O."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from kingdom.court.documents import EventStatus, ExternalEvent, Priority
+from kingdom.court.followups.records import Followup
+from kingdom.court.followups.rules import CHECKS_COMPLETED, CLOSED, CONFLICT, FAILURE, MERGED, REVIEW_SUBMITTED, SUCCESS
+from kingdom.court.sentinel.untrusted import NAME_MAX, TEXT_MAX, URL_MAX, clean_text
+
+# What a check concludes with if something is wrong with the commit.
+FAILED = frozenset({"failure", "timed_out", "startup_failure", "error"})
+# What a check concludes with if nobody knows yet whether something is wrong.
+UNDECIDED = frozenset({"cancelled", "action_required", "stale", "pending"})
+COMMENTS_MAX = 50
+# The bytes of all logs of an event together.
+LOG_BYTES_MAX = 16 * 1024
+_REVIEW_STATES = {"APPROVED": "approved", "CHANGES_REQUESTED": "changes_requested", "COMMENTED": "commented"}
+_COMMENT_LENGTH_MAX = 4_000
+_SUMMARY_LENGTH_MAX = 2_000
+_DIGITS = 24
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x01-\x08\x0b-\x1f\x7f]")
+_Number = Annotated[int, Meta(ge=1, lt=10**18)]
+_Sha = Annotated[str, Meta(pattern=r"^[0-9a-f]{40,64}$")]
+
+
+class _Author(msgspec.Struct):
+    login: str
+
+
+class _PullRef(msgspec.Struct):
+    sha: _Sha
+
+
+class FollowedPull(msgspec.Struct):
+    """The parts of a pull request that a followup depends on."""
+
+    number: _Number
+    state: str
+    head: _PullRef
+    base: _PullRef
+    merged: bool = False
+    mergeable: bool | None = None
+    closed_at: str | None = None
+
+
+class PullReview(msgspec.Struct):
+    """A review of a pull request."""
+
+    id: _Number
+    state: str
+    user: _Author | None = None
+    body: str | None = None
+    html_url: str | None = None
+    commit_id: str | None = None
+
+    @property
+    def author(self) -> str:
+        """Return the login of the author, or "" if the account no longer exists."""
+        return self.user.login if self.user else ""
+
+    @property
+    def is_submitted(self) -> bool:
+        """Return whether the review was submitted and not dismissed."""
+        return self.state in _REVIEW_STATES
+
+
+class PullComment(msgspec.Struct):
+    """A comment on a line of a pull request."""
+
+    id: _Number
+    path: str
+    pull_request_review_id: int | None = None
+    in_reply_to_id: int | None = None
+    line: int | None = None
+    original_line: int | None = None
+    side: str | None = None
+    body: str | None = None
+    user: _Author | None = None
+
+
+class CheckSuite(msgspec.Struct):
+    """The checks of one App for a commit. A suite without runs never ends."""
+
+    id: _Number
+    status: str | None = None
+    latest_check_runs_count: int = 1
+
+    @property
+    def has_runs(self) -> bool:
+        """Return whether the App has created checks."""
+        return self.latest_check_runs_count > 0
+
+
+class _CheckOutput(msgspec.Struct):
+    title: str | None = None
+    summary: str | None = None
+
+
+class _CheckApp(msgspec.Struct):
+    slug: str = ""
+
+
+class CheckRun(msgspec.Struct):
+    """One check of a commit."""
+
+    id: _Number
+    name: str
+    conclusion: str | None = None
+    output: _CheckOutput = msgspec.field(default_factory=_CheckOutput)
+    app: _CheckApp | None = None
+
+    @property
+    def has_log(self) -> bool:
+        """Return whether the check is a job of GitHub Actions, which has a log."""
+        return self.app is not None and self.app.slug == "github-actions"
+
+
+class CommitStatus(msgspec.Struct):
+    """A status of a commit, which older systems report instead of a check."""
+
+    id: _Number
+    context: str
+    state: str
+    description: str | None = None
+
+
+class CheckDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about a failed check besides its result."""
+
+    annotations: tuple[str, ...] = ()
+    log: str = ""
+
+
+def state_events(followup: Followup, pull: FollowedPull, now: datetime) -> list[ExternalEvent]:
+    """Return the event of a merged or closed pull request, or of one that conflicts with its base branch."""
+    about = {"commit": pull.head.sha}
+    if pull.merged:
+        return [_event(followup, MERGED, "merged", ("merged",), about, now)]
+    if pull.state == "closed":
+        return [_event(followup, CLOSED, "closed", (pull.closed_at,), about, now)]
+    if pull.mergeable is False:
+        facts = (pull.head.sha, pull.base.sha)
+        conflict = {**about, "base": followup.base, "base_commit": pull.base.sha}
+        return [_event(followup, CONFLICT, "conflict", facts, conflict, now)]
+    return []
+
+
+def review_event(
+    followup: Followup, review: PullReview, comments: Iterable[PullComment], now: datetime
+) -> ExternalEvent:
+    """Return the event of a review with its comments on lines."""
+    own = [each for each in comments if each.pull_request_review_id == review.id and _author(each) == review.author]
+    payload = {
+        "review_id": review.id,
+        "state": _REVIEW_STATES[review.state],
+        "actor": clean_text(review.author, NAME_MAX),
+        "text": clean_text(review.body, TEXT_MAX),
+        "html_url": clean_text(review.html_url, URL_MAX),
+        "commit": clean_text(review.commit_id, NAME_MAX),
+        "comments": [_comment(each) for each in own[:COMMENTS_MAX]],
+    }
+    return _event(followup, REVIEW_SUBMITTED, "review", (review.id,), payload, now)
+
+
+def checks_event(
+    followup: Followup,
+    commit: str,
+    runs: Sequence[CheckRun],
+    statuses: Sequence[CommitStatus],
+    details: Mapping[int, CheckDetails],
+    now: datetime,
+) -> ExternalEvent | None:
+    """Return the event of the completed checks of a commit, or None if some are undecided and none failed."""
+    results = sorted([(f"run {run.id}", run.conclusion or "") for run in runs])
+    results += sorted((f"status {each.id}", each.state) for each in statuses)
+    failing = [_failed_run(run, details.get(run.id, CheckDetails())) for run in runs if run.conclusion in FAILED]
+    failing += [_failed_status(each) for each in statuses if each.state in FAILED]
+    if not failing and any(result in UNDECIDED for _, result in results):
+        return None
+    payload = {"commit": commit, "conclusion": FAILURE if failing else SUCCESS, "failing": failing}
+    return _event(followup, CHECKS_COMPLETED, "checks", (commit, results), payload, now)
+
+
+def clean_log(text: str, bytes_max: int) -> str:
+    """Return the end of a log without escape sequences and control characters."""
+    cleaned = clean_text(_ESCAPES.sub("", text), len(text))
+    tail = cleaned.encode()[-bytes_max:] if bytes_max else b""
+    return tail.decode(errors="ignore")
+
+
+def _event(
+    followup: Followup, kind: str, word: str, facts: Sequence[Any], payload: dict[str, Any], now: datetime
+) -> ExternalEvent:
+    whole = msgspec.json.encode([followup.id, word, facts])
+    return ExternalEvent(
+        id=f"evt-github-{word}-{followup.number}-{hashlib.sha256(whole).hexdigest()[:_DIGITS]}",
+        type=kind,
+        source="github",
+        repo=followup.repo,
+        payload={"number": followup.number, **payload},
+        priority=Priority.NORMAL,
+        created_at=now,
+        status=EventStatus.PENDING,
+    )
+
+
+def _comment(comment: PullComment) -> dict[str, Any]:
+    return {
+        "id": comment.id,
+        "thread": str(comment.in_reply_to_id or comment.id),
+        "path": clean_text(comment.path, URL_MAX),
+        "line": comment.line or comment.original_line,
+        "side": clean_text(comment.side, NAME_MAX),
+        "text": clean_text(comment.body, _COMMENT_LENGTH_MAX),
+        "actor": clean_text(_author(comment), NAME_MAX),
+    }
+
+
+def _author(comment: PullComment) -> str:
+    return comment.user.login if comment.user else ""
+
+
+def _failed_run(run: CheckRun, details: CheckDetails) -> dict[str, Any]:
+    summary = "\n".join(filter(None, (run.output.title, run.output.summary)))
+    return {
+        "name": clean_text(run.name, NAME_MAX),
+        "conclusion": run.conclusion,
+        "summary": clean_text(summary, _SUMMARY_LENGTH_MAX),
+        "annotations": list(details.annotations),
+        "log": details.log,
+    }
+
+
+def _failed_status(status: CommitStatus) -> dict[str, Any]:
+    return {
+        "name": clean_text(status.context, NAME_MAX),
+        "conclusion": status.state,
+        "summary": clean_text(status.description, _SUMMARY_LENGTH_MAX),
+        "annotations": [],
+        "log": "",
+    }
