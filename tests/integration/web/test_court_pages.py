@@ -110,8 +110,8 @@ async def test_the_bus_shows_the_rate_and_the_last_hour_of_each_stream(site: Sit
     assert "2.0<svg" in "".join(page.split())
     assert 'aria-label="120 events in the last hour, at most 2 in a minute"' in page
     overview = (await look(site, "/")).text
-    assert 'aria-label="Events handled in each minute of the last hour, at most 2 events"' in overview
-    assert "<title>60 min ago: 2 events</title>" in overview
+    assert 'aria-label="Events handled in the last hour, at most 2 events a minute"' in overview
+    assert "<title>60 min ago: 2 events a minute</title>" in overview
     (stream,) = (await site.bearing(await site.token("ci")).get("/api/v1/bus/throughput")).document["items"]
     assert (stream["stream"], stream["minutes"]) == ("court.event", [2] * 60)
 
