@@ -59,6 +59,7 @@ def round_payload(followup: Followup, start: StartRound, reports: Sequence[str])
     return {
         "number": followup.number,
         "title": f"Work on {followup.id}: {', '.join(start.reasons)}",
+        "events": [event.id for event in start.events],
         "reasons": [str(reason) for reason in start.reasons],
         "branch": followup.branch,
         "base": followup.base,

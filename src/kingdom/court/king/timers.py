@@ -11,7 +11,7 @@ from kingdom.court.king.admission import AdmissionResult, admit, release_returne
 from kingdom.court.king.answers import close_overdue_questions
 from kingdom.court.king.context import KingContext
 from kingdom.court.king.release import release_inactive
-from kingdom.court.king.rounds import release_rounds
+from kingdom.court.king.round_queue import release_rounds
 from kingdom.court.king.schedules import fire_schedules
 from kingdom.court.king.waiting_queue import release_held
 from kingdom.errors import KingdomError
