@@ -109,7 +109,7 @@ def decide_round(followup: Followup, policy: FollowPolicy, waiting: Sequence[Ext
     if not wanted:
         switched_off = ", ".join(f"follow.{reason}.rounds is 0" for reason in reasons)
         return NoRound(switched_off or SETTLED)
-    if followup.cost_usd >= policy.budget_usd * (1 + followup.grants):
+    if followup.cost_usd >= _budget(policy, followup):
         return AskPerson(f"its rounds have cost ${followup.cost_usd:.2f}, and follow.budget_usd is the limit")
     refusals = {reason: _why_not(followup, policy, reason, current[reason]) for reason in wanted}
     allowed = tuple(reason for reason in wanted if not refusals[reason])
@@ -188,10 +188,22 @@ def _why_not(followup: Followup, policy: FollowPolicy, reason: RoundReason, even
     limit = _limit(policy, followup, reason)
     if followup.rounds.get(reason, 0) >= limit:
         return f"all {limit} rounds about {_SUBJECTS[reason]} are used"
-    failing = failing_names(events)
-    if reason is RoundReason.CHECKS and followup.failing and not set(failing) < set(followup.failing):
-        return f"the last round left no fewer failed checks: {', '.join(failing)}"
-    return ""
+    return _why_no_progress(followup.failing, failing_names(events)) if reason is RoundReason.CHECKS else ""
+
+
+def _why_no_progress(before: Collection[str], after: Collection[str]) -> str:
+    """Return why the last round did not bring the failed checks nearer to none, or ""."""
+    if not before or set(after) < set(before):
+        return ""
+    if new := [name for name in after if name not in before]:
+        return f"checks fail that did not fail before the last round: {', '.join(new)}"
+    return f"the last round repaired none of the failed checks: {', '.join(after)}"
+
+
+def _budget(policy: FollowPolicy, followup: Followup) -> float:
+    """Return what all rounds may cost. Each grant allows at least one more budget."""
+    granted = followup.granted_at_usd + policy.budget_usd if followup.grants else 0.0
+    return max(policy.budget_usd * (1 + followup.grants), granted)
 
 
 def _limit(policy: FollowPolicy, followup: Followup, reason: RoundReason) -> int:

@@ -5,18 +5,20 @@ from datetime import datetime, timedelta
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Record
+from kingdom.bus.record import Record, RecordQuery
 from kingdom.bus.sequence import next_id
 from kingdom.chronicle.catalog import log_event
 from kingdom.chronicle.events import EventDispatched
 from kingdom.court.documents import FOLLOWUP, Assignment, AssignmentStatus, ExternalEvent, Priority
 from kingdom.court.followups.records import (
+    FOLLOWUPS,
     Followup,
     FollowupMoment,
     FollowupState,
     end_followup,
     find_followup,
     log_followup,
+    read_followup,
     save_followup,
 )
 from kingdom.court.followups.round_prompt import round_payload
@@ -49,6 +51,12 @@ from kingdom.court.package import GeneralPolicy
 from kingdom.court.questions import CONTINUE, STOP, WITHOUT_RUN, HumanQuestion, ask_people
 from kingdom.court.records import ASSIGNMENTS, EVENTS, RESULTS
 from kingdom.workflow.model.run.workflow import RUN_PREFIX
+from kingdom.workflow.records import each_record
+
+# Why an event starts no round after its followup has ended.
+NOT_FOLLOWED = "the pull request is not followed any more"
+# How many followups one transaction ends. The rest follow in the next one.
+_ENDS_LIMIT = 50
 
 
 async def start_round(
@@ -61,7 +69,7 @@ async def start_round(
     found = await find_followup(transaction, read_entry(record).followup)
     policy = policy_of(found[1], context) if found else None
     if found is None or found[1].is_over or policy is None:
-        await drop_entry(transaction, record, "the pull request is not followed any more")
+        await drop_entry(transaction, record, NOT_FOLLOWED)
         return None
     followup_record, followup = found
     if record.id not in followup.waiting:
@@ -124,9 +132,40 @@ async def answer_followup(transaction: Transaction, followup: str, event: Extern
         await end_followup(transaction, record, waiting, f"{person} stopped it", at=now, actor=KING)
         return
     granted = msgspec.structs.replace(
-        waiting, state=FollowupState.OPEN, reason="", grants=waiting.grants + 1, failing=()
+        waiting,
+        state=FollowupState.OPEN,
+        reason="",
+        grants=waiting.grants + 1,
+        granted_at_usd=waiting.cost_usd,
+        failing=(),
     )
     await save_followup(transaction, granted, record)
+
+
+async def end_followups(transaction: Transaction, now: datetime, context: KingContext) -> None:
+    """End the followups whose time is over or whose General follows no more. Drop what waits for ended ones."""
+    for record in await transaction.find(RecordQuery(kind=FOLLOWUPS.name, due_by=now, limit=_ENDS_LIMIT)):
+        followup = read_followup(record)
+        days = (followup.ends_at - followup.created_at) / timedelta(days=1)
+        await _end(transaction, record, f"its {days:g} days are over", now)
+    # The General of a package that cannot be read now may follow again.
+    quitters = {package.name for package in context.packages() if package.general.follow is None}
+    for state in (FollowupState.OPEN, FollowupState.WAITING) if quitters else ():
+        async for record in each_record(transaction, RecordQuery(kind=FOLLOWUPS.name, state=state)):
+            if (general := read_followup(record).general) in quitters:
+                await _end(transaction, record, f"general.yaml of {general} has no section follow", now)
+
+
+async def _end(transaction: Transaction, record: Record, reason: str, now: datetime) -> None:
+    """End a followup unless it has ended, and drop what waits for it."""
+    followup = read_followup(record)
+    for entry_record, _ in (await waiting_events(transaction, followup)).values():
+        await drop_entry(transaction, entry_record, NOT_FOLLOWED)
+    left = msgspec.structs.replace(followup, waiting=())
+    if followup.is_over:
+        await save_followup(transaction, left, record)
+    else:
+        await end_followup(transaction, record, left, reason, at=now, actor=KING)
 
 
 async def _ask(
@@ -138,6 +177,9 @@ async def _ask(
     await log_followup(transaction, asking, FollowupMoment.ASKED, actor=KING, reason=reason)
     package = context.package(followup.general)
     policy = package.general.policy if package else GeneralPolicy()
+    default = policy.ask_default if policy.ask_default.strip().lower() in (CONTINUE, STOP) else ""
+    # Without a default, an answer is useful as long as the followup lives.
+    due_at = min(now + timedelta(hours=policy.ask_deadline_hours), followup.ends_at) if default else followup.ends_at
     question = HumanQuestion(
         id=followup.assignment_id,
         assignment_id=followup.assignment_id,
@@ -149,8 +191,8 @@ async def _ask(
         exact=True,
         people=policy.ask_people,
         asked_at=now,
-        due_at=min(now + timedelta(hours=policy.ask_deadline_hours), followup.ends_at),
-        default=policy.ask_default if policy.ask_default.strip().lower() in (CONTINUE, STOP) else "",
+        due_at=due_at,
+        default=default,
     )
     await ask_people(transaction, question, channel=context.channel(followup.general), today=context.day(now))
 
