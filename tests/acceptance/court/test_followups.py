@@ -213,7 +213,7 @@ async def test_an_agent_that_fixes_nothing_is_stopped_and_a_person_is_asked(cour
     waiting = await pull.until(state="waiting")
     assert waiting.rounds == {"checks": 1}
     [question] = await court.processes.kingdom("inbox")
-    assert "the last round left no fewer failed checks: unit" in question["question"]
+    assert "the last round repaired none of the failed checks: unit" in question["question"]
     assert (question["task_id"], question["choices"]) == (task.id, ["continue", "stop"])
     await court.processes.kingdom("answer", task.id, "stop")
     assert (await pull.until(state="ended")).reason.endswith("stopped it")

@@ -48,7 +48,8 @@ class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id
 
     `head` is the last commit that Kingdom pushed. `failing` are the checks that failed before the last round about
     checks. `answered` are the events that a round was about, and `waiting` the entries of the King's queue for the next
-    round. `cost_usd` is the cost of all rounds.
+    round. `cost_usd` is the cost of all rounds, and `granted_at_usd` the part of it that was spent when a person last
+    granted more.
     """
 
     id: str
@@ -71,6 +72,7 @@ class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id
     cost_usd: float = 0.0
     # How often a person has granted the rounds and the budget of the policy again.
     grants: int = 0
+    granted_at_usd: float = 0.0
     pushed_at: datetime | None = None
     ended_at: datetime | None = None
 
@@ -115,17 +117,23 @@ async def load_followup(transaction: Transaction, followup: str) -> tuple[Record
 
 
 async def save_followup(transaction: Transaction, followup: Followup, record: Record | None) -> Record:
-    """Store a followup, and return its new record. The end of its time is its due time."""
+    """Store a followup, and return its new record. It is due when its time ends, or when its end leaves entries."""
     return await transaction.put(
         Record(
             kind=FOLLOWUPS.name,
             id=followup.id,
             version=record.version if record else 0,
             state=followup.state,
-            due_at=None if followup.is_over else followup.ends_at,
+            due_at=_due_at(followup),
             doc=msgspec.to_builtins(followup),
         )
     )
+
+
+def _due_at(followup: Followup) -> datetime | None:
+    if not followup.is_over:
+        return followup.ends_at
+    return followup.ended_at if followup.waiting else None
 
 
 async def follow_pull_request(transaction: Transaction, followup: Followup) -> None:
@@ -138,9 +146,9 @@ async def follow_pull_request(transaction: Transaction, followup: Followup) -> N
 
 
 async def record_push(transaction: Transaction, repo: str, number: int, head: str, at: datetime) -> None:
-    """Store the commit that was pushed to the branch of a followed pull request."""
+    """Store the commit that was pushed to the branch of a followed pull request. An ended followup stays ended."""
     known = await find_followup(transaction, followup_id(repo, number))
-    if known and not known[1].is_over:
+    if known:
         await save_followup(transaction, msgspec.structs.replace(known[1], head=head, pushed_at=at), known[0])
 
 

@@ -13,6 +13,8 @@ from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefini
 
 _REPORTS_MAX = 10
 _REPORT_LENGTH_MAX = 2_000
+# How many bytes all texts of reviews have together. Quoted they have at most twice as many, which fits into a prompt.
+_REVIEWS_BYTES_MAX = 64 * 1024
 _BEGIN = """\
 # Work on pull request {{ payload.number }} of {{ repo }}
 
@@ -59,16 +61,51 @@ def round_payload(followup: Followup, start: StartRound, reports: Sequence[str])
     return {
         "number": followup.number,
         "title": f"Work on {followup.id}: {', '.join(start.reasons)}",
+        "events": [event.id for event in start.events],
         "reasons": [str(reason) for reason in start.reasons],
         "branch": followup.branch,
         "base": followup.base,
         "head": followup.head,
         "continues": followup.workflow_id,
         "reports": [each[:_REPORT_LENGTH_MAX] for each in reports[-_REPORTS_MAX:]],
-        "reviews": payloads(REVIEW_SUBMITTED),
+        "reviews": _with_limited_texts(payloads(REVIEW_SUBMITTED)),
         "failing": [failed for each in payloads(CHECKS_COMPLETED) for failed in each["failing"]],
         "conflicts": payloads(CONFLICT),
     }
+
+
+def _with_limited_texts(reviews: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return reviews whose long texts are cut so far that all of them fit into a prompt."""
+    parts = [part for review in reviews for part in (review, *(review.get("comments") or ()))]
+    longest = _length_limit([len(_text(part).encode("utf-8", "replace")) for part in parts], _REVIEWS_BYTES_MAX)
+
+    def limited(part: Mapping[str, Any]) -> dict[str, Any]:
+        return {**part, "text": _cut(_text(part), longest)}
+
+    return [
+        {**limited(review), "comments": [limited(each) for each in review.get("comments") or ()]} for review in reviews
+    ]
+
+
+def _length_limit(lengths: Sequence[int], limit: int) -> int:
+    """Return the length to cut at, so that the sum of all lengths is at most the limit. Short ones stay whole."""
+    for position, length in enumerate(sorted(lengths)):
+        left = len(lengths) - position
+        if length * left > limit:
+            return limit // left
+        limit -= length
+    return max(lengths, default=0)
+
+
+def _text(part: Mapping[str, Any]) -> str:
+    return str(part.get("text") or "")
+
+
+def _cut(text: str, length: int) -> str:
+    whole = text.encode("utf-8", "replace")
+    if len(whole) <= length:
+        return text
+    return f"{whole[:length].decode(errors='ignore')}\n[Cut here: the text has {len(whole)} bytes.]"
 
 
 def round_template(package: Package, payload: Mapping[str, Any]) -> WorkflowTemplate:

@@ -17,6 +17,8 @@ MERGED = "github.pr.merged"
 CLOSED = "github.pr.closed"
 CHANGES_REQUESTED = "changes_requested"
 SUCCESS, FAILURE = "success", "failure"
+# Why an event that waited starts no round.
+SETTLED = "a later commit or event has settled it"
 _WRITERS = frozenset({"admin", "maintain", "write"})
 _BOT = "[bot]"
 # How many of the newest events a followup remembers as answered.
@@ -31,11 +33,15 @@ _SUBJECTS = {
 
 @dataclass(frozen=True, slots=True)
 class StartRound:
-    """A round begins. `events` are what it is about, and `failing` the checks that fail before it."""
+    """A round begins. `events` are what it is about, and `failing` the checks that fail before it.
+
+    `kept` are the events that wait on, because no other round may begin for their reason.
+    """
 
     reasons: tuple[RoundReason, ...]
     events: tuple[ExternalEvent, ...]
     failing: tuple[str, ...] = ()
+    kept: tuple[ExternalEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,15 @@ def reason_of(event: ExternalEvent) -> RoundReason | None:
     return None
 
 
+def is_replaced(older: ExternalEvent, newer: ExternalEvent, head: str) -> bool:
+    """Return whether a newer result of checks or a newer conflict replaces a waiting one."""
+    if older.type != newer.type or older.type == REVIEW_SUBMITTED:
+        return False
+    # What is known about the head of the branch stays, if the newer event is about another commit.
+    commit = older.payload.get("commit")
+    return commit == newer.payload.get("commit") or commit != head
+
+
 def failing_names(events: Iterable[ExternalEvent]) -> tuple[str, ...]:
     """Return the sorted names of the failed checks in events."""
     checks: list[Any] = [each for event in events for each in event.payload.get("failing") or ()]
@@ -93,15 +108,16 @@ def decide_round(followup: Followup, policy: FollowPolicy, waiting: Sequence[Ext
     wanted = [reason for reason in reasons if _limit(policy, followup, reason)]
     if not wanted:
         switched_off = ", ".join(f"follow.{reason}.rounds is 0" for reason in reasons)
-        return NoRound(switched_off or "a later commit or event has settled it")
-    if followup.cost_usd >= policy.budget_usd * (1 + followup.grants):
+        return NoRound(switched_off or SETTLED)
+    if followup.cost_usd >= _budget(policy, followup):
         return AskPerson(f"its rounds have cost ${followup.cost_usd:.2f}, and follow.budget_usd is the limit")
     refusals = {reason: _why_not(followup, policy, reason, current[reason]) for reason in wanted}
     allowed = tuple(reason for reason in wanted if not refusals[reason])
     if not allowed:
         return AskPerson("; ".join(refusals.values()))
     events = tuple(event for reason in allowed for event in current[reason])
-    return StartRound(allowed, events, failing_names(current[RoundReason.CHECKS]))
+    kept = tuple(event for reason in wanted if reason not in allowed for event in current[reason])
+    return StartRound(allowed, events, failing_names(current[RoundReason.CHECKS]), kept)
 
 
 def count_round(followup: Followup, start: StartRound) -> Followup:
@@ -115,18 +131,27 @@ def count_round(followup: Followup, start: StartRound) -> Followup:
     )
 
 
-def after_round(followup: Followup, status: AssignmentStatus, reason: str, reasons: Collection[str], head: str) -> str:
-    """Return why a person is asked after a round, or "". `reasons` and `head` are those at its start.
+def unsettled_reasons(
+    followup: Followup, status: AssignmentStatus, reasons: Collection[str], head: str
+) -> tuple[RoundReason, ...]:
+    """Return the reasons that a round did not settle. `reasons` and `head` are those at its start.
 
-    Nothing else would start another round, since nothing happened to the pull request.
+    A failed round settled nothing. Without a push, the checks fail and the branches conflict as before.
     """
-    if followup.waiting:
-        return ""
+    if status is AssignmentStatus.FAILED:
+        return tuple(RoundReason(each) for each in reasons)
+    if followup.head != head:
+        return ()
+    return tuple(each for each in (RoundReason.CHECKS, RoundReason.CONFLICTS) if each in reasons)
+
+
+def after_round(followup: Followup, status: AssignmentStatus, reason: str, unsettled: Collection[RoundReason]) -> str:
+    """Return why a person is asked after a round, or ""."""
     if status is AssignmentStatus.FAILED:
         return f"the last round failed: {reason}"
-    open_reasons = [_SUBJECTS[each] for each in (RoundReason.CHECKS, RoundReason.CONFLICTS) if each in reasons]
-    if open_reasons and followup.head == head:
-        return f"the last round about {' and '.join(open_reasons)} ended without a push"
+    if unsettled and not followup.waiting:
+        subjects = " and ".join(_SUBJECTS[each] for each in unsettled)
+        return f"the last round about {subjects} ended without a push"
     return ""
 
 
@@ -163,10 +188,22 @@ def _why_not(followup: Followup, policy: FollowPolicy, reason: RoundReason, even
     limit = _limit(policy, followup, reason)
     if followup.rounds.get(reason, 0) >= limit:
         return f"all {limit} rounds about {_SUBJECTS[reason]} are used"
-    failing = failing_names(events)
-    if reason is RoundReason.CHECKS and followup.failing and not set(failing) < set(followup.failing):
-        return f"the last round left no fewer failed checks: {', '.join(failing)}"
-    return ""
+    return _why_no_progress(followup.failing, failing_names(events)) if reason is RoundReason.CHECKS else ""
+
+
+def _why_no_progress(before: Collection[str], after: Collection[str]) -> str:
+    """Return why the last round did not bring the failed checks nearer to none, or ""."""
+    if not before or set(after) < set(before):
+        return ""
+    if new := [name for name in after if name not in before]:
+        return f"checks fail that did not fail before the last round: {', '.join(new)}"
+    return f"the last round repaired none of the failed checks: {', '.join(after)}"
+
+
+def _budget(policy: FollowPolicy, followup: Followup) -> float:
+    """Return what all rounds may cost. Each grant allows at least one more budget."""
+    granted = followup.granted_at_usd + policy.budget_usd if followup.grants else 0.0
+    return max(policy.budget_usd * (1 + followup.grants), granted)
 
 
 def _limit(policy: FollowPolicy, followup: Followup, reason: RoundReason) -> int:

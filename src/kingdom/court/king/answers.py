@@ -34,7 +34,7 @@ async def accept_answer(transaction: Transaction, record: Record, event: Externa
     assignment_id = _payload_text(event, "task_id")
     found = await transaction.get(ASSIGNMENTS.name, assignment_id) if assignment_id else None
     root_id = msgspec.convert(found.doc, Assignment).root_id if found else assignment_id
-    known = await load_question(transaction, root_id) if found else None
+    known = await load_question(transaction, root_id) if root_id else None
     if known is None:
         await complete_event(
             transaction, record, event, IGNORED, f"{assignment_id or 'an assignment without an id'} has no question"

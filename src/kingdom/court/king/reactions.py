@@ -19,7 +19,7 @@ from kingdom.court.king.assignments import SCHEDULE
 from kingdom.court.king.context import KingContext
 from kingdom.court.king.outcomes import SUPERSEDED, UNROUTED, discard_event, update_event_status
 from kingdom.court.king.release import release_assignment
-from kingdom.court.king.rounds import take_followup_event
+from kingdom.court.king.round_queue import take_followup_event
 from kingdom.court.king.routing import RouteChoice, RoutingDecision, route_event, why_unrouted
 from kingdom.court.king.waiting_queue import SupersededEntry, enqueue
 from kingdom.court.package import Package

@@ -1,28 +1,29 @@
-"""Rounds of work on followed pull requests: queue what happens to them, and start one round at a time."""
+"""Rounds of work on followed pull requests: start one at a time, and ask a person when they do not help."""
 
 from datetime import datetime, timedelta
 
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Record
+from kingdom.bus.record import Record, RecordQuery
 from kingdom.bus.sequence import next_id
 from kingdom.chronicle.catalog import log_event
 from kingdom.chronicle.events import EventDispatched
-from kingdom.court.documents import FOLLOWUP, Assignment, AssignmentStatus, ExternalEvent, Priority, Route
+from kingdom.court.documents import FOLLOWUP, Assignment, AssignmentStatus, ExternalEvent, Priority
 from kingdom.court.followups.records import (
+    FOLLOWUPS,
     Followup,
     FollowupMoment,
     FollowupState,
     end_followup,
     find_followup,
-    followup_id,
     log_followup,
+    read_followup,
     save_followup,
 )
 from kingdom.court.followups.round_prompt import round_payload
 from kingdom.court.followups.rules import (
-    CHECKS_COMPLETED,
+    SETTLED,
     AskPerson,
     NoRound,
     StartRound,
@@ -30,68 +31,32 @@ from kingdom.court.followups.rules import (
     count_round,
     decide_round,
     describe_attempts,
-    reason_of,
+    unsettled_reasons,
 )
 from kingdom.court.king.assignments import hand_out, start_chat_thread, with_assignment
 from kingdom.court.king.context import KING, KingContext
 from kingdom.court.king.outcomes import complete_event, update_event_status
-from kingdom.court.king.waiting_queue import (
-    HELD,
-    READY,
-    WAITING,
-    WAITING_ENTRIES,
-    WaitingEntry,
-    add_entry,
-    end_entry,
-    line_query,
-    move_entry,
-    read_entry,
+from kingdom.court.king.round_queue import (
+    FOLLOWED,
+    ROUND_LINE,
+    EventsByEntry,
+    drop_entry,
+    find_hindrance,
+    policy_of,
+    queue_again,
+    waiting_events,
 )
-from kingdom.court.package import FollowPolicy, GeneralPolicy
+from kingdom.court.king.waiting_queue import end_entry, move_entry, read_entry
+from kingdom.court.package import GeneralPolicy
 from kingdom.court.questions import CONTINUE, STOP, WITHOUT_RUN, HumanQuestion, ask_people
-from kingdom.court.records import ASSIGNMENTS, EVENTS, RESULTS, save
+from kingdom.court.records import ASSIGNMENTS, EVENTS, RESULTS
 from kingdom.workflow.model.run.workflow import RUN_PREFIX
 from kingdom.workflow.records import each_record
 
-# The outcome of an event that became part of a round or needed none, and the name that it shows in place of a rule.
-FOLLOWED = "followed"
-RULE = "follow"
-# The line of entries that wait for the end of a round or for a person.
-ROUND_LINE = "round"
-
-
-async def take_followup_event(
-    transaction: Transaction, record: Record, event: ExternalEvent, now: datetime, context: KingContext
-) -> bool:
-    """Queue an event for the next round of its pull request. Return False if it starts no round."""
-    number, reason = event.payload.get("number"), reason_of(event)
-    if not event.repo or not isinstance(number, int) or not (reason or event.type == CHECKS_COMPLETED):
-        return False
-    found = await find_followup(transaction, followup_id(event.repo, number))
-    if found is None or found[1].is_over:
-        return False
-    followup_record, followup = found
-    if reason is None:
-        if followup.failing and event.payload.get("commit") == followup.head:
-            await save_followup(transaction, msgspec.structs.replace(followup, failing=()), followup_record)
-        return False
-    policy = _policy(followup, context) or FollowPolicy()
-    entry = WaitingEntry(
-        event_id=event.id,
-        general=followup.general,
-        rule=RULE,
-        priority=Priority.NORMAL,
-        since=min(event.created_at, now),
-        repo=event.repo,
-        followup=followup.id,
-        reason="a round waits for more news",
-    )
-    entry_id = await add_entry(transaction, entry, HELD, due_at=now + timedelta(seconds=policy.debounce_seconds))
-    queued = msgspec.structs.replace(followup, waiting=(*followup.waiting, entry_id))
-    await save_followup(transaction, queued, followup_record)
-    routes = (Route(general=followup.general, rule=RULE, waiting=entry_id),)
-    await save(transaction, msgspec.structs.replace(event, routes=routes), record)
-    return True
+# Why an event starts no round after its followup has ended.
+NOT_FOLLOWED = "the pull request is not followed any more"
+# How many followups one transaction ends. The rest follow in the next one.
+_ENDS_LIMIT = 50
 
 
 async def start_round(
@@ -102,22 +67,25 @@ async def start_round(
     The transaction that creates the assignment also counts the round, so a crash can do neither of them alone.
     """
     found = await find_followup(transaction, read_entry(record).followup)
-    policy = _policy(found[1], context) if found else None
+    policy = policy_of(found[1], context) if found else None
     if found is None or found[1].is_over or policy is None:
-        await _drop(transaction, record, "the pull request is not followed any more")
+        await drop_entry(transaction, record, NOT_FOLLOWED)
         return None
     followup_record, followup = found
-    if hindrance := await _hindrance(transaction, followup):
+    if record.id not in followup.waiting:
+        await drop_entry(transaction, record, "it waited for an earlier followup of the pull request")
+        return None
+    if hindrance := await find_hindrance(transaction, followup):
         await move_entry(transaction, record, ROUND_LINE, hindrance)
         return None
-    waiting = await _waiting_events(transaction, followup)
+    waiting = await waiting_events(transaction, followup)
     decision = decide_round(followup, policy, [event for _, event in waiting.values()])
     match decision:
         case StartRound():
             return await _begin(transaction, followup_record, followup, decision, waiting, now, context)
         case NoRound(reason):
             for entry_record, _ in waiting.values():
-                await _drop(transaction, entry_record, reason)
+                await drop_entry(transaction, entry_record, reason)
             await save_followup(transaction, msgspec.structs.replace(followup, waiting=()), followup_record)
         case AskPerson(reason):
             for entry_record, _ in waiting.values():
@@ -129,7 +97,7 @@ async def start_round(
 async def end_round(
     transaction: Transaction, assignment: Assignment, usd: float, now: datetime, context: KingContext, *, is_end: bool
 ) -> None:
-    """Add the cost of a round to its followup. If the round has ended and settled nothing, ask a person."""
+    """Add the cost of a round to its followup. Queue again what an ended round did not settle, and ask a person."""
     root = await transaction.get(ASSIGNMENTS.name, assignment.root_id) if assignment.subject else None
     if root is None or root.doc["type"] != FOLLOWUP:
         return
@@ -140,10 +108,16 @@ async def end_round(
     if usd:
         followup = msgspec.structs.replace(followup, cost_usd=round(followup.cost_usd + usd, 6))
         record = await save_followup(transaction, followup, record)
-    if is_end and followup.state is FollowupState.OPEN and followup.assignment_id == assignment.root_id:
-        payload = root.doc["payload"]
-        if reason := after_round(followup, assignment.status, assignment.reason, payload["reasons"], payload["head"]):
-            await _ask(transaction, record, followup, reason, now, context)
+    if not is_end or followup.is_over:
+        return
+    payload = root.doc["payload"]
+    unsettled = unsettled_reasons(followup, assignment.status, payload["reasons"], payload["head"])
+    question = after_round(followup, assignment.status, assignment.reason, unsettled)
+    followup = await queue_again(transaction, followup, payload.get("events") or [], unsettled, now)
+    if question and followup.state is FollowupState.OPEN and followup.assignment_id == assignment.root_id:
+        await _ask(transaction, record, followup, question, now, context)
+    else:
+        await save_followup(transaction, followup, record)
 
 
 async def answer_followup(transaction: Transaction, followup: str, event: ExternalEvent, now: datetime) -> None:
@@ -158,57 +132,40 @@ async def answer_followup(transaction: Transaction, followup: str, event: Extern
         await end_followup(transaction, record, waiting, f"{person} stopped it", at=now, actor=KING)
         return
     granted = msgspec.structs.replace(
-        waiting, state=FollowupState.OPEN, reason="", grants=waiting.grants + 1, failing=()
+        waiting,
+        state=FollowupState.OPEN,
+        reason="",
+        grants=waiting.grants + 1,
+        granted_at_usd=waiting.cost_usd,
+        failing=(),
     )
     await save_followup(transaction, granted, record)
 
 
-async def release_rounds(transaction: Transaction) -> int:
-    """Make the entries ready whose round has ended or whose person has answered. Return their number."""
-    released = 0
-    async for record in each_record(transaction, line_query(ROUND_LINE)):
-        found = await find_followup(transaction, read_entry(record).followup)
-        if found is None or found[1].is_over or not await _hindrance(transaction, found[1]):
-            await move_entry(transaction, record, READY)
-            released += 1
-    return released
+async def end_followups(transaction: Transaction, now: datetime, context: KingContext) -> None:
+    """End the followups whose time is over or whose General follows no more. Drop what waits for ended ones."""
+    for record in await transaction.find(RecordQuery(kind=FOLLOWUPS.name, due_by=now, limit=_ENDS_LIMIT)):
+        followup = read_followup(record)
+        days = (followup.ends_at - followup.created_at) / timedelta(days=1)
+        await _end(transaction, record, f"its {days:g} days are over", now)
+    # The General of a package that cannot be read now may follow again.
+    quitters = {package.name for package in context.packages() if package.general.follow is None}
+    for state in (FollowupState.OPEN, FollowupState.WAITING) if quitters else ():
+        async for record in each_record(transaction, RecordQuery(kind=FOLLOWUPS.name, state=state)):
+            if (general := read_followup(record).general) in quitters:
+                await _end(transaction, record, f"general.yaml of {general} has no section follow", now)
 
 
-def _policy(followup: Followup, context: KingContext) -> FollowPolicy | None:
-    package = context.package(followup.general)
-    return package.general.follow if package else None
-
-
-async def _hindrance(transaction: Transaction, followup: Followup) -> str:
-    """Return why no round can start now, or ""."""
-    if followup.state is FollowupState.WAITING:
-        return f"a person is asked: {followup.reason}"
-    last = await transaction.get(ASSIGNMENTS.name, followup.assignment_id)
-    return f"{followup.assignment_id} works on it" if last and last.state not in ASSIGNMENTS.final else ""
-
-
-async def _waiting_events(transaction: Transaction, followup: Followup) -> dict[str, tuple[Record, ExternalEvent]]:
-    """Return the entries that wait for a round with their events, the oldest first."""
-    found = {}
-    for entry_id in followup.waiting:
-        record = await transaction.get(WAITING_ENTRIES.name, entry_id)
-        if record is None or record.state != WAITING:
-            continue
-        event = await transaction.get(EVENTS.name, read_entry(record).event_id)
-        if event is None:
-            await end_entry(transaction, record)
-        else:
-            found[entry_id] = (record, msgspec.convert(event.doc, ExternalEvent))
-    return found
-
-
-async def _drop(transaction: Transaction, record: Record, reason: str) -> None:
-    """End an entry, and complete its event without a round."""
-    await end_entry(transaction, record)
-    event = await transaction.get(EVENTS.name, read_entry(record).event_id)
-    if event:
-        dropped = msgspec.structs.replace(msgspec.convert(event.doc, ExternalEvent), routes=())
-        await complete_event(transaction, event, dropped, FOLLOWED, reason)
+async def _end(transaction: Transaction, record: Record, reason: str, now: datetime) -> None:
+    """End a followup unless it has ended, and drop what waits for it."""
+    followup = read_followup(record)
+    for entry_record, _ in (await waiting_events(transaction, followup)).values():
+        await drop_entry(transaction, entry_record, NOT_FOLLOWED)
+    left = msgspec.structs.replace(followup, waiting=())
+    if followup.is_over:
+        await save_followup(transaction, left, record)
+    else:
+        await end_followup(transaction, record, left, reason, at=now, actor=KING)
 
 
 async def _ask(
@@ -220,6 +177,9 @@ async def _ask(
     await log_followup(transaction, asking, FollowupMoment.ASKED, actor=KING, reason=reason)
     package = context.package(followup.general)
     policy = package.general.policy if package else GeneralPolicy()
+    default = policy.ask_default if policy.ask_default.strip().lower() in (CONTINUE, STOP) else ""
+    # Without a default, an answer is useful as long as the followup lives.
+    due_at = min(now + timedelta(hours=policy.ask_deadline_hours), followup.ends_at) if default else followup.ends_at
     question = HumanQuestion(
         id=followup.assignment_id,
         assignment_id=followup.assignment_id,
@@ -231,8 +191,8 @@ async def _ask(
         exact=True,
         people=policy.ask_people,
         asked_at=now,
-        due_at=min(now + timedelta(hours=policy.ask_deadline_hours), followup.ends_at),
-        default=policy.ask_default if policy.ask_default.strip().lower() in (CONTINUE, STOP) else "",
+        due_at=due_at,
+        default=default,
     )
     await ask_people(transaction, question, channel=context.channel(followup.general), today=context.day(now))
 
@@ -242,7 +202,7 @@ async def _begin(
     followup_record: Record,
     followup: Followup,
     start: StartRound,
-    waiting: dict[str, tuple[Record, ExternalEvent]],
+    waiting: EventsByEntry,
     now: datetime,
     context: KingContext,
 ) -> Assignment:
@@ -262,6 +222,10 @@ async def _begin(
         subject=followup.id,
     )
     assignment = await hand_out(transaction, assignment, now, context)
+    kept = tuple(entry_id for entry_id, each in waiting.items() if each[1] in start.kept)
+    for entry_id, (entry_record, _) in waiting.items():
+        if entry_id not in taken and entry_id not in kept:
+            await drop_entry(transaction, entry_record, SETTLED)
     for entry_id, (entry_record, event) in taken.items():
         await end_entry(transaction, entry_record)
         event_record = await transaction.get(EVENTS.name, event.id)
@@ -276,7 +240,7 @@ async def _begin(
         count_round(followup, start),
         assignment_id=assignment.id,
         workflow_id=f"{RUN_PREFIX}{assignment.id}",
-        waiting=tuple(entry_id for entry_id in waiting if entry_id not in taken),
+        waiting=kept,
     )
     await save_followup(transaction, begun, followup_record)
     await log_followup(transaction, begun, FollowupMoment.ROUND, actor=KING, reasons=", ".join(start.reasons))

@@ -11,7 +11,8 @@ from kingdom.court.king.admission import AdmissionResult, admit, release_returne
 from kingdom.court.king.answers import close_overdue_questions
 from kingdom.court.king.context import KingContext
 from kingdom.court.king.release import release_inactive
-from kingdom.court.king.rounds import release_rounds
+from kingdom.court.king.round_queue import release_rounds
+from kingdom.court.king.rounds import end_followups
 from kingdom.court.king.schedules import fire_schedules
 from kingdom.court.king.waiting_queue import release_held
 from kingdom.errors import KingdomError
@@ -50,9 +51,10 @@ async def run_timers_once(bus: Bus, context: KingContext) -> None:
 
 
 async def release_waiting(bus: Bus, now: datetime, context: KingContext) -> None:
-    """Release entries whose time, round or missing General no longer holds them. Free slots of inactive assignments."""
+    """End overdue followups, release entries that nothing holds any more, and free slots of inactive assignments."""
 
     async def act(transaction: Transaction) -> None:
+        await end_followups(transaction, now, context)
         await release_held(transaction, now, _ENTRIES_LIMIT)
         await release_returned_generals(transaction, context)
         await release_inactive(transaction, now, context)

@@ -102,14 +102,22 @@ def line_query(line: str, limit: int = 100) -> RecordQuery:
 
 
 async def add_entry(
-    transaction: Transaction, entry: WaitingEntry, line: str, *, first: bool = True, due_at: datetime | None = None
+    transaction: Transaction,
+    entry: WaitingEntry,
+    line: str,
+    *,
+    first: bool = True,
+    again: bool = False,
+    due_at: datetime | None = None,
 ) -> str:
-    """Store a new entry. Return its id, which sorts in queue order."""
+    """Store a new entry. Return its id, which sorts in queue order. `again` allows an entry that has ended."""
     entry_id = f"{rank_text(entry.rank)}-{entry.event_id}" + ("" if first else f"{_GENERAL_SEPARATOR}{entry.general}")
+    ended = await transaction.get(WAITING_ENTRIES.name, entry_id) if again else None
     await transaction.put(
         Record(
             kind=WAITING_ENTRIES.name,
             id=entry_id,
+            version=ended.version if ended else 0,
             state=WAITING,
             indexed={_LINE: line},
             due_at=due_at,

@@ -66,8 +66,8 @@ async def _find_followed(transaction: Transaction, root_id: str, repo: str, numb
     """Return the pull request that an assignment is the newest round of, or None."""
     known = await find_followup(transaction, followup_id(repo, number))
     followup = known[1] if known else None
-    is_its_round = followup and not followup.is_over and followup.assignment_id == root_id
-    return OwnPullRequest(followup.branch, followup.head) if followup and is_its_round else None
+    # A round may end its work after its followup has ended.
+    return OwnPullRequest(followup.branch, followup.head) if followup and followup.assignment_id == root_id else None
 
 
 def _is_push_to(petition: Petition, repo: str, number: int) -> bool:

@@ -222,7 +222,7 @@ async def test_rounds_stop_early_when_the_failed_checks_do_not_shrink(backend: B
         assert len(await happens(scene, checks(3, "unit", commit="c" * 40))) == 2
         asked = await question(scene)
         assert asked
-        assert "the last round left no fewer failed checks: unit" in asked.text
+        assert "the last round repaired none of the failed checks: unit" in asked.text
 
 
 async def test_passed_checks_let_a_later_failure_start_a_round_again(backend: BackendUnderTest) -> None:

@@ -6,8 +6,18 @@ from typing import Any
 import pytest
 
 from kingdom.bus import LogCursor, LogEntry
-from kingdom.court.followups.records import Followup, FollowupState, end_followup, find_followup, load_followup
+from kingdom.clock import utc_now
+from kingdom.court.followups.records import (
+    Followup,
+    FollowupState,
+    end_followup,
+    find_followup,
+    load_followup,
+    record_push,
+    save_followup,
+)
 from kingdom.court.package import FollowPolicy
+from kingdom.court.petitions.commits import OwnPullRequest, find_own_pull_request
 from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.court.petitions.granting import grant_waiting_petitions
 from kingdom.court.petitions.records import save_petition
@@ -205,6 +215,24 @@ async def test_a_followup_ends_once_and_keeps_its_first_reason(scene: Scene, run
     assert (ended.state, ended.reason, ended.is_over) == (FollowupState.ENDED, "it was merged", True)
     log = await followup_log(scene, 2)
     assert [entry.data.get("reason") for entry in log] == [None, "it was merged"]
+
+
+async def test_a_round_can_still_push_after_its_followup_has_ended(scene: Scene, run: Run) -> None:
+    now = utc_now()
+    whose: dict[str, Any] = {"general": "gen-pr", "assignment_id": ROOT, "workflow_id": run.workflow.id}
+    pull = Followup(
+        id=f"{REPO}#9", repo=REPO, number=9, branch="b", base="main", head=COMMIT, created_at=now, ends_at=now, **whose
+    )
+    async with scene.bus.transaction() as transaction:
+        record = await save_followup(transaction, pull, None)
+        await end_followup(transaction, record, pull, "anna stopped it", at=now, actor="anna")
+    async with scene.bus.transaction() as transaction:
+        assert await find_own_pull_request(transaction, ROOT, REPO, 9) == OwnPullRequest("b", COMMIT)
+        assert await find_own_pull_request(transaction, "task-20261118-999", REPO, 9) is None
+        await record_push(transaction, REPO, 9, "d" * 40, now)
+    ended = await found_followup(scene, pull.id)
+    assert ended is not None
+    assert (ended.head, ended.state, ended.reason) == ("d" * 40, FollowupState.ENDED, "anna stopped it")
 
 
 async def test_the_error_for_an_unknown_pull_request_shows_the_expected_form(scene: Scene) -> None:

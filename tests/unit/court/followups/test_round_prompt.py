@@ -88,6 +88,15 @@ def test_only_the_newest_reports_are_shown_and_none_is_long() -> None:
     assert "x" * 2_000 not in text
 
 
+@pytest.mark.parametrize("long", ["x" * 300_000, "é\n" * 100_000, "\n" * 300_000], ids=["line", "lines", "empty lines"])
+def test_long_texts_of_reviews_are_cut_visibly_and_short_ones_stay_whole(long: str) -> None:
+    comments = [{"thread": "5", "path": "fin.py", "line": 2, "text": each} for each in ("Why two?", long, long)]
+    text = prompt(review(text=long, comments=comments), review(text="And this."))
+    assert text.count("> [Cut here: the text has 300000 bytes.]") == 3
+    assert "> Why two?\n" in text
+    assert "> And this." in text
+
+
 def test_the_words_of_the_package_end_the_prompt() -> None:
     assert prompt(review(), words="Run `make test`.").endswith("\nRun `make test`.")
 

@@ -144,7 +144,10 @@ def test_checks_get_another_round_only_if_fewer_of_the_same_fail(
         assert isinstance(decision, StartRound)
         assert decision.failing == after
     else:
-        assert decision == AskPerson(f"the last round left no fewer failed checks: {', '.join(after)}")
+        new = [name for name in after if name not in before]
+        added = f"checks fail that did not fail before the last round: {', '.join(new)}"
+        same = f"the last round repaired none of the failed checks: {', '.join(after)}"
+        assert decision == AskPerson(added if new else same)
 
 
 def test_a_review_begins_a_round_although_the_failed_checks_stay_the_same() -> None:
@@ -159,6 +162,12 @@ def test_no_round_begins_above_the_budget_of_all_rounds(cost: float, grants: int
     assert isinstance(decision, StartRound) == (cost < 20 * (1 + grants))
     if isinstance(decision, AskPerson):
         assert f"${cost:.2f}" in decision.reason
+
+
+@pytest.mark.parametrize(("cost", "at", "grants"), list(product((10.0, 20.0, 115.0, 120.0), (5.0, 100.0), (1, 3))))
+def test_each_grant_allows_at_least_one_more_budget(cost: float, at: float, grants: int) -> None:
+    decision = decide(review(), cost_usd=cost, grants=grants, granted_at_usd=at)
+    assert isinstance(decision, StartRound) == (cost < max(20 * (1 + grants), at + 20))
 
 
 def test_only_the_newest_result_of_the_last_commit_counts() -> None:
