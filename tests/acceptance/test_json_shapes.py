@@ -356,7 +356,9 @@ async def _store_items_of_the_court(realm: Path) -> None:
         commits = {"branch": "kingdom/it", "base": "main", "head": "c0ffee" + "0" * 34}
         times = {"created_at": now, "ends_at": now + timedelta(days=14)}
         pull: dict[str, Any] = {"id": "acme/app#7", "repo": "acme/app", "number": 7, **commits, **times}
-        await follow_pull_request(transaction, Followup(assignment_id=TASK, **pull, **whose))
+        # The King would end it if a General without the section follow had opened it.
+        follower = {**whose, "general": "gen-shop"}
+        await follow_pull_request(transaction, Followup(assignment_id=TASK, **pull, **follower))
 
 
 def test_commands_about_the_web(commands: JsonCommands) -> None:
