@@ -13,7 +13,7 @@ from kingdom.standins.jira import application as jira
 from kingdom.standins.server import start
 from tests.integration.doctor.scene import look, look_at, write_settings
 from tests.integration.standins.github import TOKEN, Site, standing_in
-from tests.integration.standins.github_app import APP, SLUG, app_key, install, other_key
+from tests.integration.standins.github_app import APP, PERMISSIONS, SLUG, app_key, install, other_key
 from tests.integration.standins.slack_scene import APP_TOKEN, BOT_TOKEN, workspace
 
 WRONG = "a-wrong-secret"
@@ -170,7 +170,7 @@ async def test_an_app_with_every_permission_is_well_and_needs_no_token(tmp_path:
 
 async def test_an_app_names_what_its_installation_lacks(tmp_path: Path) -> None:
     async with standing_in(tmp_path / "github.json") as site:
-        installation = await install(site, permissions={"contents": "read", "pull_requests": "write"})
+        installation = await install(site, permissions={**PERMISSIONS, "contents": "read", "issues": "read"})
         report = await look_at("github-app", config=with_app(tmp_path, site, installation))
     lacks = f"the installation of {SLUG} lacks the permissions contents=write, issues=write"
     assert (report.status, report.found) == ("fail", lacks)

@@ -11,7 +11,14 @@ from tests.integration.standins.github import REPOSITORY, Site
 
 APP, SLUG = 4711, "kingdom-app"
 ACCOUNT = REPOSITORY.partition("/")[0]
-PERMISSIONS = {"contents": "write", "pull_requests": "write", "issues": "write", "checks": "read", "actions": "read"}
+PERMISSIONS = {
+    "contents": "write",
+    "pull_requests": "write",
+    "issues": "write",
+    "checks": "read",
+    "statuses": "read",
+    "actions": "read",
+}
 
 
 @cache

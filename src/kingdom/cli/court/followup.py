@@ -44,7 +44,7 @@ async def list_(
 
     JSON: an array of {id, repo, number, branch, base, general, task_id, workflow_id, head, created_at, ends_at, state,
     reason, rounds: {REASON: count}, failing: [name], answered: [id], waiting: [id], cost_usd, grants,
-    pushed_at, ended_at}.
+    granted_at_usd, pushed_at, ended_at}.
     """
     states = [state for state in FollowupState if every or state is not FollowupState.ENDED]
     async with call.bus(_APPLICATION, create=False) as bus, bus.transaction() as transaction:

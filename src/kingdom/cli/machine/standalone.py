@@ -47,7 +47,6 @@ async def run_standalone(
         prefix = call.settings.metrics_prefix
         operations, metrics = operations_of(bus), WorkerMetrics(registry, prefix=prefix)
         parts: list[Runnable] = []
-        background: list[Coroutine[Any, Any, None]] = [report_throughput(bus, metrics.handled)]
         if runs_engine:
             parts.append(Worker(bus, application.dispatcher, ENGINE_STREAMS, metrics=metrics))
         if host:
@@ -57,6 +56,7 @@ async def run_standalone(
             parts.append(soldier_host(bus, call.settings, host, directory, metrics=metrics))
         refresh = partial(BacklogMetrics(registry, prefix=prefix).refresh, operations, ENGINE_STREAMS)
         async with serving_metrics(registry, refresh, host=metrics_host, port=metrics_port):
+            background: list[Coroutine[Any, Any, None]] = [report_throughput(bus, metrics.handled)]
             if runs_engine:
                 on_removed = partial(log_clean_up, bus, _ENGINE)
                 background += [run_timers(bus), run_retention(operations, application.retention, on_removed=on_removed)]
