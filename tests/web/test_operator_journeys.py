@@ -111,6 +111,22 @@ async def test_an_operator_resumes_from_a_checkpoint_and_sees_what_git_cannot_un
     assert run.resumption.checkpoint_id == point
 
 
+async def test_an_operator_adds_a_work_to_a_run(browser: Browser, site: Site) -> None:
+    async with signed_in(browser, site) as context:
+        page = await context.new_page()
+        await page.goto(f"{site.url}/runs/{FAILED}")
+        await page.get_by_role("button", name="Modify …").click()
+        dialog = page.locator("#modify")
+        works = dialog.get_by_label("Works")
+        await works.fill(await works.input_value() + "- name: check it\n  tasks: [Check it.]\n")
+        await dialog.get_by_role("button", name="Modify", exact=True).click()
+        await expect(page.locator("#message")).to_contain_text("Modified")
+        await expect(dialog).to_be_hidden()
+    async with site.bus.transaction() as transaction:
+        _, run = await load_workflow(transaction, FAILED)
+    assert run.works[-1].definition.name == "check it"
+
+
 async def test_a_person_who_may_only_look_sees_no_button_on_the_pages_of_the_operator(
     browser: Browser, site: Site
 ) -> None:

@@ -118,6 +118,7 @@ ACTING: tuple[ApiRoute, ...] = (
     _post(f"{API}/petitions/{{id}}/reject", _ANSWER, people.post_reject, AnswerResult, people.Decision),
     _post(f"{API}/runs/{{id}}/pause", _ACT, runs.post_run_pause, Workflow),
     _post(f"{API}/runs/{{id}}/resume", _ACT, runs.post_run_resume, Workflow, runs.ResumeRun),
+    _post(f"{API}/runs/{{id}}/modify", _ACT, runs.post_run_modify, Workflow, runs.ModifyRun),
     _post(f"{API}/runs/{{id}}/cancel", _ACT, runs.post_run_cancel, Workflow),
     _post(f"{API}/events", _ACT, court.post_event, ExternalEvent, court.EventToSend),
     _post(f"{API}/events/{{id}}/reroute", _ACT, court.post_event_reroute, ExternalEvent),

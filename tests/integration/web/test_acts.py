@@ -9,11 +9,14 @@ from uuid import uuid4
 import pytest
 
 from kingdom.access.rights import Right
+from kingdom.actions.definitions import write_works
 from kingdom.bus import Bus, LogCursor
 from kingdom.court.questions import QuestionStatus, load_question, save_question
 from kingdom.court.streams import EVENT_STREAM, event_received
 from kingdom.workflow import lifecycle, templates
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.registry import register_mcp_server
 from kingdom.workflow.template_file import read_template
 from tests.acceptance.sample_store import TASK, TEMPLATE
 from tests.contract.backends import BackendUnderTest
@@ -134,6 +137,52 @@ async def test_a_program_of_one_general_acts_only_for_it(site: Site) -> None:
         await save_question(transaction, question("task-20260207-002", general="gen-pr"))
     assert (await limited.post(f"/api/v1/questions/{TASK}/answer", {"text": "yes"})).status == 403
     assert (await limited.post("/api/v1/questions/task-20260207-002/answer", {"text": "yes"})).status == 200
+
+
+async def test_a_run_is_modified_by_an_edit_of_its_works(site: Site) -> None:
+    program = site.bearing(await site.token("ci"))
+    run = await make_run(site.bus)
+    path = f"/api/v1/runs/{run.id}/modify"
+    shown = write_works(run)
+    assert "gitRefs" not in shown
+    done = await program.post(path, {"definition": shown + "- name: check\n  tasks: [Check it.]\n"})
+    works = done.document["works"]
+    assert [work["definition"]["name"] for work in works] == ["greet", "check"]
+    assert works[0]["id"] == run.works[0].id
+    refused = await program.post(path, {"definition": "works: []"})
+    assert (refused.status, "at least one work" in refused.document["message"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "gitRefs: [other]",
+        "mcpServerRefs: [other]",
+        "works: [{name: new, tasks: [Read it.], gitRefs: [other]}]",
+        "works: [{name: new, tasks: [Read it.], mcpServerRefs: [other]}]",
+    ],
+)
+async def test_a_modification_over_the_web_adds_no_repository_and_no_mcp_server(site: Site, definition: str) -> None:
+    program = site.bearing(await site.token("ci"))
+    run = await make_run(site.bus)
+    refused = await program.post(f"/api/v1/runs/{run.id}/modify", {"definition": definition})
+    assert (refused.status, "cannot be changed here" in refused.document["message"]) == (403, True)
+    assert (await lifecycle.show(site.bus, run.id)).works == run.works
+
+
+async def test_a_modified_work_keeps_its_repositories_and_mcp_servers(site: Site) -> None:
+    program = site.bearing(await site.token("ci"))
+    docs = McpServer(id="docs", name="docs", transport=McpTransport.STDIO, command=("docs",))
+    await register_mcp_server(site.bus, docs, actor="tester")
+    text = f"{TEMPLATE}  mcpServerRefs: [{{mcpServerId: docs, env: {{KEY: s3cret}}}}]\n"
+    template = await templates.create_template(site.bus, read_template(text, "greet.yaml"), actor="tester")
+    run = await lifecycle.create(site.bus, template.id, actor="tester", name="By hand")
+    shown = write_works(run)
+    assert "s3cret" not in shown
+    await program.post(f"/api/v1/runs/{run.id}/modify", {"definition": shown.replace("Say hello.", "Say goodbye.")})
+    (work,) = (await lifecycle.show(site.bus, run.id)).works
+    assert work.definition.tasks[0].query == "Say goodbye."
+    assert work.definition.mcp_server_refs == run.works[0].definition.mcp_server_refs
 
 
 async def test_only_the_people_of_a_question_may_answer_it(site: Site) -> None:

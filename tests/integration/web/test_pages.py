@@ -105,7 +105,7 @@ async def test_a_person_without_the_right_sees_no_button(site: Site) -> None:
     await fill_realm(site.bus)
     for path in (*LISTS, RUNNING, WAITING, FAILED):
         page = (await look(site, path, Right.LOOK)).text
-        assert not re.search(r"data-(act|all|choose|choose-all|opens=\"(resume|cancel|reply))", page), path
+        assert not re.search(r"data-(act|all|choose|choose-all|opens=\"(resume|modify|cancel|reply))", page), path
     assert "ask an administrator" in (await look(site, "/inbox", Right.LOOK)).text
 
 

@@ -107,6 +107,11 @@ async def paused(site: Site, number: int) -> Request:
     return (await run_in(site, number, WorkflowStatus.PAUSED))._replace(body={})
 
 
+async def to_modify(site: Site, number: int) -> Request:
+    run = await run_in(site, number, WorkflowStatus.RUNNING)
+    return run._replace(body={"definition": "works: [{name: only, tasks: [Say it.]}]"})
+
+
 async def open_stream(_site: Site, number: int) -> Request:
     return Request(STREAMS[number], {"reason": "a look"})
 
@@ -156,6 +161,7 @@ AT_ONCE: dict[str, Preparation] = {
     "post_reject": ask_approval,
     "post_run_pause": running,
     "post_run_resume": paused,
+    "post_run_modify": to_modify,
     "post_run_cancel": running,
     "post_event": new_event,
     "post_event_reroute": lose_event,

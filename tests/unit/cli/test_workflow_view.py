@@ -3,10 +3,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console, RenderableType
 
+from kingdom.actions.definitions import read_definition, write_definition
 from kingdom.actions.runs import next_commands
 from kingdom.bus.log import LogEntry
 from kingdom.cli.framework.workflow_ids import choose_id, find_checkpoint, find_task, find_work
-from kingdom.cli.workflow.definition import read_definition, write_definition
 from kingdom.cli.workflow.view import checkpoints_view, describe_state, list_view, log_line, tree_view
 from kingdom.errors import Ambiguous, Misconfigured, NotFound
 from kingdom.workflow.model.references import GitRef

@@ -1,11 +1,12 @@
-"""Runs: list, show, pause, resume and cancel."""
+"""Runs: list, show, pause, resume, modify and cancel."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from kingdom.access.acts import act_in_transaction
+from kingdom.actions.definitions import change_works
 from kingdom.actions.hosts import host_of
 from kingdom.actions.listings import newest_runs, run_general
 from kingdom.actions.runs import choose_resumption, to_details
@@ -35,6 +36,15 @@ class ResumeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     from_base: bool = False
     in_session: bool = False
     reply: str | None = None
+
+
+class ModifyRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The works of a run as YAML, as `kingdom workflow definition` prints them, without their resources.
+
+    A work with an `id` is kept, a work without an `id` is new, and a missing work is removed.
+    """
+
+    definition: Annotated[str, msgspec.Meta(max_length=200_000)]
 
 
 async def list_runs(call: ApiCall) -> Page[Workflow]:
@@ -97,6 +107,17 @@ async def post_run_resume(call: ApiCall) -> Any:
         return await lifecycle.resume(transaction, workflow_id, how, actor=actor)
 
     return await _operate(call, "resume", resume)
+
+
+async def post_run_modify(call: ApiCall) -> Any:
+    """Change what has not started: works, their order, tasks and checks. Repositories and MCP servers stay."""
+    given: ModifyRun = call.body
+
+    async def modify(transaction: Transaction, workflow_id: str, *, actor: str) -> Workflow:
+        _, workflow = await load_workflow(transaction, workflow_id)
+        return await lifecycle.modify(transaction, workflow_id, change_works(workflow, given.definition), actor=actor)
+
+    return await _operate(call, "modify", modify)
 
 
 async def _operate(call: ApiCall, verb: str, operation: Callable[..., Awaitable[Workflow]]) -> Any:

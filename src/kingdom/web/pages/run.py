@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 from aiohttp import web
 
+from kingdom.actions.definitions import write_works
 from kingdom.actions.petitions import kept_petition_ids
 from kingdom.actions.runs import explain_state, next_commands
 from kingdom.bus.port import Transaction
@@ -124,6 +125,7 @@ def _render(
         approval=next((each for each in petitions if each.awaits_person), None),
         petitions=sorted(petitions, key=lambda each: each.created_at),
         commands=next_commands(workflow),
+        definition=write_works(workflow),
         points=resume_points(workflow, petitions),
         valid={point.id for point in workflow.valid_checkpoints()},
         tabs=TABS,
