@@ -1,11 +1,15 @@
 """Inspect and resume runs."""
 
+import copy
 from collections.abc import Callable, Mapping
+
+import msgspec
 
 from kingdom.errors import Misconfigured
 from kingdom.text import sentence, with_reason
 from kingdom.views.workflows import WorkflowDetails
 from kingdom.workflow.model.resources.host import Host
+from kingdom.workflow.model.run.work import Work
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus, allowed_operations
 from kingdom.workflow.model.steps.operations import Auto, Continue, FromBase, FromCheckpoint, ResumeFrom
@@ -18,6 +22,21 @@ def to_details(workflow: Workflow, host: Host | None) -> WorkflowDetails:
     """Return a run with its host and the allowed commands."""
     valid = [point.id for point in workflow.valid_checkpoints()]
     return WorkflowDetails(workflow=workflow, host=host, allowed=next_commands(workflow), valid_checkpoints=valid)
+
+
+def without_env(workflow: Workflow) -> Workflow:
+    """Return a run as others than its operator may see it: the environments of MCP servers may contain secrets."""
+    shown = copy.copy(workflow)
+    shown.mcp_server_refs = tuple(ref.without_env() for ref in workflow.mcp_server_refs)
+    shown.works = [_work_without_env(work) for work in workflow.works]
+    return shown
+
+
+def _work_without_env(work: Work) -> Work:
+    refs = tuple(ref.without_env() for ref in work.definition.mcp_server_refs)
+    shown = copy.copy(work)
+    shown.definition = msgspec.structs.replace(work.definition, mcp_server_refs=refs)
+    return shown
 
 
 def next_commands(workflow: Workflow) -> list[str]:

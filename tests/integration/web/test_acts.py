@@ -170,7 +170,7 @@ async def test_a_modification_over_the_web_adds_no_repository_and_no_mcp_server(
     assert (await lifecycle.show(site.bus, run.id)).works == run.works
 
 
-async def test_a_modified_work_keeps_its_repositories_and_mcp_servers(site: Site) -> None:
+async def test_a_modified_work_keeps_its_mcp_servers_whose_environment_nobody_sees(site: Site) -> None:
     program = site.bearing(await site.token("ci"))
     docs = McpServer(id="docs", name="docs", transport=McpTransport.STDIO, command=("docs",))
     await register_mcp_server(site.bus, docs, actor="tester")
@@ -179,10 +179,13 @@ async def test_a_modified_work_keeps_its_repositories_and_mcp_servers(site: Site
     run = await lifecycle.create(site.bus, template.id, actor="tester", name="By hand")
     shown = write_works(run)
     assert "s3cret" not in shown
-    await program.post(f"/api/v1/runs/{run.id}/modify", {"definition": shown.replace("Say hello.", "Say goodbye.")})
+    edited = {"definition": shown.replace("Say hello.", "Say goodbye.")}
+    done = await program.post(f"/api/v1/runs/{run.id}/modify", edited)
     (work,) = (await lifecycle.show(site.bus, run.id)).works
     assert work.definition.tasks[0].query == "Say goodbye."
     assert work.definition.mcp_server_refs == run.works[0].definition.mcp_server_refs
+    for answer in (done, await program.get("/api/v1/runs"), await program.get(f"/api/v1/runs/{run.id}")):
+        assert (answer.status, "docs" in answer.text, "s3cret" in answer.text) == (200, True, False)
 
 
 async def test_only_the_people_of_a_question_may_answer_it(site: Site) -> None:

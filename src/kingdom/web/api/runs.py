@@ -9,7 +9,7 @@ from kingdom.access.acts import act_in_transaction
 from kingdom.actions.definitions import change_works
 from kingdom.actions.hosts import host_of
 from kingdom.actions.listings import newest_runs, run_general
-from kingdom.actions.runs import choose_resumption, to_details
+from kingdom.actions.runs import choose_resumption, to_details, without_env
 from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Transaction
 from kingdom.errors import MalformedRequest
@@ -52,13 +52,14 @@ async def list_runs(call: ApiCall) -> Page[Workflow]:
     query: RunsQuery = call.query
     async with call.context.bus.transaction() as transaction:
         page = await newest_runs(transaction, query.status, after=query.after, limit=query.limit)
-    return Page(items=run_general(page.records, query.general), next=page.next)
+    items = [without_env(run) for run in run_general(page.records, query.general)]
+    return Page(items=items, next=page.next)
 
 
 async def show_run(call: ApiCall) -> WorkflowDetails:
     """Show a run: its state and the reason, works, tasks, checkouts, checkpoints, and the allowed commands."""
     workflow = await lifecycle.show(call.context.bus, call.path["id"])
-    return to_details(workflow, await host_of(call.context.bus, workflow))
+    return to_details(without_env(workflow), await host_of(call.context.bus, workflow))
 
 
 async def list_checkpoints(call: ApiCall) -> Page[CheckpointDetails]:
@@ -126,7 +127,7 @@ async def _operate(call: ApiCall, verb: str, operation: Callable[..., Awaitable[
     async def perform(transaction: Transaction) -> Workflow:
         _, workflow = await load_workflow(transaction, workflow_id)
         call.visitor.require_general(workflow.general)
-        return await operation(transaction, workflow_id, actor=call.visitor.actor)
+        return without_env(await operation(transaction, workflow_id, actor=call.visitor.actor))
 
     return await act_in_transaction(call.context.bus, call.act(verb, workflow_id, "workflow"), perform)
 
