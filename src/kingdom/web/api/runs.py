@@ -7,7 +7,7 @@ import msgspec
 
 from kingdom.access.acts import act_in_transaction
 from kingdom.actions.hosts import host_of
-from kingdom.actions.listings import newest_runs, run_general
+from kingdom.actions.listings import newest_runs, runs_of_general
 from kingdom.actions.runs import choose_resumption, to_details
 from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Transaction
@@ -42,7 +42,7 @@ async def list_runs(call: ApiCall) -> Page[Workflow]:
     query: RunsQuery = call.query
     async with call.context.bus.transaction() as transaction:
         page = await newest_runs(transaction, query.status, after=query.after, limit=query.limit)
-    return Page(items=run_general(page.records, query.general), next=page.next)
+    return Page(items=runs_of_general(page.records, query.general), next=page.next)
 
 
 async def show_run(call: ApiCall) -> WorkflowDetails:
