@@ -174,7 +174,7 @@ def transfer_of(bus: Bus) -> StoreTransfer:
 
 
 def run_texts_of(bus: Bus) -> RunTexts | None:
-    """Return the copies of transcripts and diffs in the store of a bus. A store on one machine has none."""
+    """Return the copies of transcripts and diffs in the store of a bus, or None for a store of files."""
     if not _is_postgres_bus(bus):
         return None
     from kingdom.backends.postgres import PostgresRunTexts
@@ -183,7 +183,7 @@ def run_texts_of(bus: Bus) -> RunTexts | None:
 
 
 def require_brokers(settings: Settings, topology: Topology, streams: Sequence[str]) -> None:
-    """Refuse to handle streams with a transport if the brokers are not known."""
+    """Raise Misconfigured if one of the streams has a transport and the brokers are not known."""
     if any(topology.stream(each).transport for each in streams):
         _brokers(settings)
 
@@ -240,7 +240,7 @@ def _brokers(settings: Settings) -> "Brokers":
 
 
 async def migrate(url: str, *, schema: str = DEFAULT_SCHEMA) -> list[str]:
-    """Bring the store up to this version, and return the names of the applied migrations."""
+    """Migrate the store to this version, and return the names of the applied migrations."""
     if directory := directory_of(url):
         from kingdom.backends.files import FilesBus
 

@@ -10,7 +10,7 @@
     │   ├── MalformedRequest a request over HTTP does not fit its type
     │   └── IllegalTransition the current state does not allow the request
     ├── LeaseLost            the lease has ended, so another worker may own the delivery: nothing was changed
-    ├── ProgramFailed        an external program (git, an agent, a check) failed or took too long
+    ├── ProgramFailed        an external program (git, an agent, a check) or an access to a file failed
     ├── Unreadable           a stored document does not fit this version
     ├── NotFound             no such event, stream or record
     │   └── Ambiguous        a shortened id matches several ids
@@ -105,7 +105,7 @@ class LeaseLost(KingdomError):
 
 
 class ProgramFailed(KingdomError):
-    """Raised when an external program, such as git or an agent, fails."""
+    """Raised when an external program, such as git or an agent, or an access to a file fails."""
 
     code = "program_failed"
 

@@ -28,13 +28,14 @@ database_url: file:realm
 time_zone: UTC
 channel: kingdom
 
-# What is watched. Do not write secrets here: env:NAME or file:PATH says where a secret is.
+# The systems to watch. Do not write secrets here: env:NAME or file:PATH says where a secret is.
 # sentinel:
 #   github:
 #     token: env:GITHUB_TOKEN
 #     logins: [the-name-of-our-bot]
 
-# Where messages and questions to people go. Without it, use the log and `kingdom inbox`.
+# Where to send messages and questions to people. By default, messages are in the log, and `kingdom inbox` shows
+# questions.
 # envoy:
 #   slack:
 #     bot_token: env:SLACK_BOT_TOKEN

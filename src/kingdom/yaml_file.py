@@ -26,7 +26,7 @@ _KINDS = {
     "bool": "true or false",
     "array": "a list",
     "object": "a block of fields",
-    "datetime": "a moment",
+    "datetime": "a date and time",
     "date": "a date",
 }
 _GOT = {**_KINDS, "float": "a decimal number"}

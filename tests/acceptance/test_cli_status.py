@@ -142,7 +142,7 @@ def test_status_shows_what_waits_for_what_and_what_needs_a_person(cli: InProcess
             {"memory_percent": 61},
             "yellow",
             0,
-            "only what is urgent or has waited for hours starts (see chamberlain.health.yellow in kingdom.yaml)",
+            "only work that is urgent or has waited for hours starts (see chamberlain.health.yellow in kingdom.yaml)",
         ),
         (
             {"cpu_percent": 65},

@@ -1,4 +1,4 @@
-"""What the work of the court costs, and how much of it succeeds."""
+"""Sum up the costs of the court, and how many of its assignments succeed."""
 
 import calendar
 from collections import Counter
@@ -22,19 +22,19 @@ _NAMES_MAX = 50
 
 
 async def read_costs(bus: Bus, realm: Realm, now: datetime, days: int) -> Costs:
-    """Return the costs of the last days, today included. It reads two records and a page."""
+    """Return the costs of the last days, today included."""
     async with bus.transaction() as transaction:
         return await sum_costs(transaction, realm, now, days)
 
 
 def costs_query(realm: Realm, now: datetime, days: int) -> RecordQuery:
     """Return the query of `sum_costs`."""
-    return days_query(_earliest(_king(realm).day(now), days))
+    return days_query(_earliest(_king_context(realm).day(now), days))
 
 
 async def sum_costs(transaction: Transaction, realm: Realm, now: datetime, days: int) -> Costs:
     """Return the costs of the last days. The transaction may already have run the `costs_query`."""
-    king = _king(realm)
+    king = _king_context(realm)
     today = king.day(now)
     since = today - timedelta(days=days - 1)
     _, money = await load_current_quota(transaction, MONEY, now, king)
@@ -42,7 +42,7 @@ async def sum_costs(transaction: Transaction, realm: Realm, now: datetime, days:
     shown = [each for each in known if each.day >= since]
     return Costs(
         today=summarize_money(money, realm.chamberlain),
-        month=expect_month(known, today),
+        month=forecast_month(known, today),
         since=since,
         usd=_dollars(sum((each.usd for each in shown), Decimal(0))),
         days=[DayCost(day=each.day, usd=_dollars(each.usd)) for each in shown],
@@ -52,7 +52,7 @@ async def sum_costs(transaction: Transaction, realm: Realm, now: datetime, days:
     )
 
 
-def expect_month(known: Sequence[DayCosts], today: date) -> MonthCosts:
+def forecast_month(known: Sequence[DayCosts], today: date) -> MonthCosts:
     """Return the costs of this month so far, and a forecast for all of it.
 
     The forecast assumes that each remaining day costs as much as the last complete days on average.
@@ -67,7 +67,7 @@ def expect_month(known: Sequence[DayCosts], today: date) -> MonthCosts:
     return MonthCosts(spent=_dollars(spent), forecast=_dollars(spent + average * remaining))
 
 
-def _king(realm: Realm) -> KingContext:
+def _king_context(realm: Realm) -> KingContext:
     return KingContext(packages=tuple, zone=realm.zone, settings=realm.king)
 
 

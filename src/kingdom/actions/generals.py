@@ -55,12 +55,12 @@ def work_names(package: Package) -> list[str]:
 async def simulate_change(
     bus: Bus, loaded: LoadedPackages, name: str, definition: str, since: datetime
 ) -> RoutingSimulation:
-    """Compare the routing of past events with what it would be with a changed general.yaml of a General."""
+    """Compare how past events were routed with how they would be routed after a change of a general.yaml."""
     changed = read_general(definition, f"{name}/{GENERAL_FILE}")
     if changed.name != name:
         raise Misconfigured(f"the name is {changed.name!r}: keep the name {name}, or simulate on the command line")
     if name not in [package.name for package in loaded.packages]:
-        raise NotFound(f"there is no General {name!r} without errors; `kingdom general list` shows all")
+        raise NotFound(f"there is no General {name!r}, or its package is broken; `kingdom general list` shows all")
     packages = [
         msgspec.structs.replace(package, general=changed) if package.name == name else package
         for package in loaded.packages

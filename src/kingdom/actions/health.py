@@ -1,4 +1,4 @@
-"""How healthy the machines are."""
+"""Read the health of the machines."""
 
 from kingdom.bus.port import Transaction
 from kingdom.court.chamberlain.health import HealthLevel, HealthState, MachineReading, thresholds_of

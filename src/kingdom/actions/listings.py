@@ -1,4 +1,4 @@
-"""Lists in pages that cost the same however many records the store has."""
+"""Lists in pages. Reading a page costs the same however many records the store has."""
 
 import base64
 import binascii
@@ -23,8 +23,8 @@ _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 # The length of task-20261115, with which the ids of assignments and petitions begin.
 _DAY_LENGTH = len("task-20261115")
 _RECORDS_AT_ONCE = 100
-# The ids of Generals' runs are between these two. All other ids sort before them.
 _COURT, _OTHER = "/court", "/other"
+# The ids of Generals' runs are between these two ids. Ids that Kingdom creates for other runs sort before them.
 _COURT_BEGIN, _COURT_END = run_id_of_root("task-"), run_id_of_root("task.")
 
 
@@ -67,7 +67,7 @@ def records_query(
 async def newest_runs(
     transaction: Transaction, states: Collection[str], *, after: str | None, limit: int
 ) -> RecordPage:
-    """Return a page of runs in these states, or in all states if there are none, without deleted runs, newest first.
+    """Return a page of runs in `states`, the newest first, without deleted runs. Empty `states` mean all states.
 
     Ids of Generals' runs and ids of other runs are each in the order of time, so both are read from their ends and
     merged by creation time. The page can have fewer runs than `limit` although more follow.
@@ -79,7 +79,7 @@ async def newest_runs(
     for place, query in queries.items():
         records = await transaction.find(query)
         found.append([(place, each) for each in records if place.endswith(_OTHER) or each.id >= _COURT_BEGIN])
-    # Each list is taken from its beginning, so that the last id of each is a cursor.
+    # The merge takes the records of each list in order, so the last id taken from a list is its cursor.
     merged = list(islice(heapq.merge(*found, key=lambda each: _created_at(each[1]), reverse=True), limit + 1))
     page = merged[:limit]
     following = _write_cursor({**cursors, **{place: each.id for place, each in page}}) if len(merged) > limit else None
@@ -111,7 +111,7 @@ async def newest_runs_of_days(transaction: Transaction, state: str, limit: int) 
     """Return the newest runs of a state by id, at least `limit` if there are that many."""
     found: list[Record] = []
     ranges: tuple[tuple[str | None, str, Callable[[str], str]], ...] = (
-        # Only ids that people made up by hand are here.
+        # Only ids that people chose themselves are in this range.
         (None, _COURT_END, lambda record_id: record_id),
         (_COURT_END, _COURT_BEGIN, lambda record_id: record_id[: len(RUN_PREFIX) + _DAY_LENGTH]),
         # These ids are in the order of time.
@@ -167,7 +167,7 @@ def newest_runs_queries(states: Collection[str], *, after: str | None, limit: in
     }
 
 
-def run_general(records: list[Record], general: str) -> list[Workflow]:
+def runs_of_general(records: list[Record], general: str) -> list[Workflow]:
     """Return the readable runs of a General, or all if `general` is empty."""
     return [run for run in read_documents(records, Workflow) if general in ("", run.general)]
 

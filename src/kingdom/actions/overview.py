@@ -1,4 +1,4 @@
-"""What a person sees first: what needs a person, what is at work, and what has ended."""
+"""The overview that a person sees first: what needs a person, the active runs, and the ended runs."""
 
 import asyncio
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ ENDED = (WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """The status, the oldest open questions, the newest runs at work, and the newest that have ended.
+    """The status, the oldest open questions, the newest active runs, and the newest ended runs.
 
     `minutes` is how many events all streams have handled in each minute of the last hour.
     """

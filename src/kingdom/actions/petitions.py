@@ -1,4 +1,4 @@
-"""Petitions as people see them, and what a rollback cannot undo."""
+"""Petitions as people see them, and the effects that a rollback cannot undo."""
 
 from typing import Any
 

@@ -49,9 +49,10 @@ def next_commands(workflow: Workflow) -> list[str]:
 def choose_resumption(
     workflow: Workflow, *, checkpoint_id: str | None, from_base: bool, in_session: bool, reply: str | None
 ) -> ResumeFrom:
-    """Return from where a run resumes.
+    """Return the point from which a run resumes.
 
-    Reject a reply if no question is open. Reject a call without any option if a question is open.
+    Raise Misconfigured if there is a reply but no open question. Raise it also if a question is open and no option is
+    given, unless the run is paused.
     """
     how: ResumeFrom = Auto()
     if checkpoint_id is not None:

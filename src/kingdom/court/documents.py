@@ -153,7 +153,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_at: datetime
     status: AssignmentStatus
     repo: str | None = None
-    # What the event is about, by `supersedes` of its subscription.
+    # The subject of the event, which `supersedes` of its subscription defines.
     subject: str = ""
     root: str = ""
     # The id of the event, if `event_id` is the schedule that created the event.

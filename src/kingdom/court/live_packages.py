@@ -48,7 +48,7 @@ class LivePackages:
         if seen != self._seen:
             loaded = load_packages(self.directory, accepts_strangers=self._accepts_strangers)
             self._seen, self._loaded = seen, loaded
-            _log.info("Generals", names=[package.name for package in self._loaded.packages])
+            _log.info("loaded the Generals", names=[package.name for package in self._loaded.packages])
             for broken in self._loaded.broken:
                 _log.error("a General is disabled: its package is broken", general=broken.name, reason=broken.reason)
         # Set last, so that a failed check is repeated at once.

@@ -190,7 +190,7 @@ def _file(directory: Path, about: str, repo: str) -> Path:
 
 
 def _read_text(directory: Path, name: str, bytes_max: int) -> str:
-    """Return the newest lines of a file, or an empty text if it does not exist."""
+    """Return the newest lines of a file, or an empty text if it cannot be read."""
     try:
         text = _path_inside(directory, name).read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -21,7 +21,7 @@ REVIEW = "github.review"
 ReviewEvent = Literal["APPROVE", "REQUEST_CHANGES", "COMMENT"]
 # An approval can cause a merge, so a policy must allow it explicitly.
 _DEFAULT_REVIEW_EVENTS: tuple[ReviewEvent, ...] = ("COMMENT", "REQUEST_CHANGES")
-# The files that CI and reviews depend on. A name without a slash counts in every folder.
+# The files that CI and reviews depend on. A name without a slash matches in every folder.
 PROTECTED_PATHS = (
     ".github/**",
     "CODEOWNERS",
@@ -143,7 +143,7 @@ class GeneralPolicy(PackageSection, frozen=True, kw_only=True):
 
     retries: Annotated[int, Meta(ge=0)] = 2
     retry_after_seconds: Annotated[int, Meta(ge=0)] = 60
-    # This amount is reserved for each assignment and limits its run. At the limit, a person may grant it once more.
+    # This amount is reserved for each assignment and limits its run. A person may then grant the same amount again.
     budget_usd: Annotated[float, Meta(gt=0)] | None = None
     over_budget: OverBudget = OverBudget.ASK
     concurrency: _Count | None = None
@@ -155,7 +155,7 @@ class GeneralPolicy(PackageSection, frozen=True, kw_only=True):
     ask_default: str = ""
     # The people who may answer, by their names in Slack or on the command line. Empty means everyone.
     ask_people: tuple[str, ...] = ()
-    # Later runs may read the results of events by these people: globs of logins of GitHub and members of Slack.
+    # Later runs may read the results of events by these people, given as globs of GitHub logins and Slack member ids.
     result_people: tuple[_Words, ...] = ()
 
 

@@ -233,7 +233,7 @@ def _read(folder: Path, name: str) -> str:
     _refuse_outside(folder, name, file)
     try:
         if not file.is_file():
-            raise Misconfigured(f"{file} is missing: every package needs it")
+            raise Misconfigured(f"{file} is missing: the package needs it")
         size = file.stat().st_size
         if size > PROMPT_BYTES_MAX:
             raise Misconfigured(f"{file} has {size} bytes, at most {PROMPT_BYTES_MAX} are allowed: make it shorter")

@@ -1,9 +1,9 @@
 r"""Render prompts with the values of an event. Values are untrusted text and stay data.
 
     {{ payload.title }}          the value on one line, without control characters and backticks
-    {{ quote payload.body }}     all lines of the value, each after `> `; nothing else may be on the placeholder's line
+    {{ quote payload.body }}     all lines of the value, each after `> `; must be alone on its line
     {{ json payload.number }}    the value as JSON, for scripts
-    {{ results.same_repo }}      earlier results, quoted, with a notice that they are data; also alone on its line
+    {{ results.same_repo }}      earlier results, quoted, with a notice that they are data; must be alone on its line
 
 Placeholders inside a value are not rendered. `{{ git }}` is the id of the Git resource for the event's repository.
 `\{{` writes two braces.
@@ -28,7 +28,7 @@ from kingdom.workflow.registry import ID_PATTERN
 PROMPT_BYTES_MAX = 200 * 1024
 MEMORY_BYTES_MAX = PROMPT_BYTES_MAX // 5
 RESULTS_BYTES_MAX = 16 * 1024
-# Stands for the repository of the event where a template has the id of a Git resource (a registered repository).
+# In a template, this id of a Git resource (a registered repository) stands for the repository of the event.
 EVENT_REPO = "event-repo"
 
 # The allowed placeholders, besides any field of the payload.

@@ -29,7 +29,7 @@ def general_scope(general: str) -> str:
 
 
 def full_reason(scope: str) -> str:
-    """Return for people why something has to wait if the quota of a scope is full."""
+    """Return why work waits while the quota of a scope is full, as a text for people."""
     if scope == SOLDIERS:
         return "all soldiers are busy"
     if scope == MONEY:

@@ -14,7 +14,7 @@ import aiohttp
 from kingdom.bus.effects.http_result import retry_after
 from kingdom.errors import MalformedEvent, Transient
 
-# The wait at a rate limit whose end the server does not say. GitHub recommends this wait.
+# How long to wait at a rate limit if the server does not say when it ends. GitHub recommends this time.
 PAUSE = timedelta(minutes=1)
 _LONGEST_PAUSE = timedelta(hours=2)
 _BODY_BYTES_MAX = 32 << 20

@@ -19,7 +19,7 @@ from kingdom.workflow.past_results import (
 
 # A prompt shows at most this many results for a placeholder.
 SHOWN_MAX = 5
-# The payload field with the person who caused an event, by source; "" means that the events of a source do not tell.
+# The payload field with the person who caused an event, by source; "" means that they do not name the person.
 # Events of sources that are not listed can be created only by people who have access to the realm.
 _PERSON_FIELDS = {"github": "actor", "slack": "user", "jira": ""}
 _SCHEDULE = "schedule-"

@@ -55,7 +55,7 @@ async def mark_timed_out(transaction: Transaction, soldier_id: str) -> None:
 
 
 async def remove_timed_out(transaction: Transaction, soldier_ids: Collection[str]) -> list[str]:
-    """Remove those of these sessions that exceeded their time limit, and return their soldiers."""
+    """Remove the given sessions that exceeded their time limit, and return their soldiers."""
     record, sessions = await load_sessions(transaction)
     removed = sorted(each for each in soldier_ids if each in sessions and sessions[each].timed_out)
     if removed:

@@ -55,7 +55,7 @@ _WAITING = RecordQuery(kind=WAITING_ENTRIES.name, state=WAITING, limit=COUNT_MAX
 _OPEN = (AssignmentStatus.PENDING, AssignmentStatus.IN_PROGRESS, AssignmentStatus.NEEDS_HUMAN)
 # What an admission level means for new work.
 _HELD_BACK = {
-    AdmissionLevel.HIGH: "only what is urgent or has waited for hours starts",
+    AdmissionLevel.HIGH: "only work that is urgent or has waited for hours starts",
     AdmissionLevel.NOTHING: "nothing new starts",
 }
 

@@ -76,7 +76,7 @@ class PetitionSettled(_Notice, frozen=True, kw_only=True):
 class PetitionsDue(_Notice, frozen=True, kw_only=True):
     """The General should check the petitions of an assignment again.
 
-    The petition may no longer wait for a person's answer or for its turn.
+    The petition `petition_id` may no longer have to wait for a person's answer or for earlier petitions.
     """
 
     petition_id: str

@@ -83,7 +83,10 @@ class TextLog:
 
 
 def tee(log: TextLog, actor: str, *, only_tasks: bool = False) -> structlog.typing.Processor:
-    """Return a structlog processor that also writes each line, or each about events and assignments, to a text log."""
+    """Return a structlog processor that also writes each line to a text log.
+
+    With `only_tasks`, it writes only the lines about events and assignments.
+    """
 
     def write(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         text = str(event.get("event", ""))

@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 async def read_context(
     *, config: Path | None, database_url: str | None, limit: timedelta = READING_LIMIT, **given: str | None
 ) -> CheckContext:
-    """Read the context of the checks: from the command line first, then the environment, then the settings file."""
+    """Read the context of the checks. The command line takes precedence over the environment and the settings file."""
     environment_error = ""
     file = config or find_realm_file()
     try:

@@ -133,7 +133,7 @@ async def check_load(context: CheckContext) -> CheckResult:
         return ok(summary)
     stops = (health.stop_level or health.level).rank >= HealthLevel.ORANGE.rank
     effect = "no new work starts" if stops else "one run at a time starts"
-    fix = f"end what else runs here, or raise chamberlain.health.{threshold_settings(health.level)} in kingdom.yaml"
+    fix = f"end other programs here, or raise chamberlain.health.{threshold_settings(health.level)} in kingdom.yaml"
     return warn(f"{summary}: {effect} while the machine is this busy", fix)
 
 

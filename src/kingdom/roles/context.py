@@ -32,7 +32,7 @@ class RoleContext:
 class RoleComponents:
     """The components of a role: runnables that run until they are stopped, and background tasks.
 
-    `members` have their own heartbeats.
+    `members` returns the members of the role, such as the Generals, which have their own heartbeats.
     """
 
     runnables: tuple[Runnable, ...]

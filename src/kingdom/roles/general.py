@@ -49,7 +49,7 @@ def build(context: RoleContext) -> RoleComponents:
 
 
 class _GeneralsWorker:
-    """Runs a worker for the engine and the current Generals. It replaces the worker when Generals come or go."""
+    """Runs a worker for the engine and the current Generals. It replaces the worker when their names change."""
 
     def __init__(self, context: RoleContext, dispatcher: Dispatcher) -> None:
         self._context = context

@@ -73,7 +73,7 @@ class Registration:
         self._is_first = False
 
     async def enter(self) -> None:
-        """Enter this process. Log a restart if a process of its role died, and the start of the court if none runs.
+        """Enter this process. Log a restart if a process of its role died, and a start of the court if no process runs.
 
         The supervisor logs neither: its roles log their restarts, and it calls `log_start` when all roles have started.
         """

@@ -1,8 +1,8 @@
 """The Sentinel watches GitHub and Jira for events."""
 
 from kingdom.court.package import FollowPolicy
-from kingdom.court.petitions.github_access import LOOK_PERMISSIONS, TokenScope, github_access
-from kingdom.court.sentinel.followed_pulls import LookTokens
+from kingdom.court.petitions.github_access import FOLLOW_PERMISSIONS, TokenScope, github_access
+from kingdom.court.sentinel.followed_pulls import PullTokens
 from kingdom.court.sentinel.sentinel import Sentinel
 from kingdom.court.sentinel.settings import GitHubSettings
 from kingdom.roles.context import RoleComponents, RoleContext
@@ -16,16 +16,16 @@ def build(context: RoleContext) -> RoleComponents:
         return package.general.follow if package else None
 
     settings = context.realm.sentinel
-    tokens = _look_tokens(context, settings.github) if settings.github else None
+    tokens = _pull_tokens(context, settings.github) if settings.github else None
     return RoleComponents(runnables=(Sentinel(context.bus, settings, tokens=tokens, policies=follow_policy),))
 
 
-def _look_tokens(context: RoleContext, settings: GitHubSettings) -> LookTokens:
-    """Return the tokens for reading followed pull requests, of the App if there is one."""
+def _pull_tokens(context: RoleContext, settings: GitHubSettings) -> PullTokens:
+    """Return a function that returns a token for reading followed pull requests, from the App if there is one."""
     access = github_access(settings)
     context.stack.push_async_callback(access.close)
 
     async def token_of(repo: str) -> str:
-        return await access.token_with(TokenScope.of_permissions(repo, LOOK_PERMISSIONS))
+        return await access.token_with(TokenScope.of_permissions(repo, FOLLOW_PERMISSIONS))
 
     return token_of

@@ -4,13 +4,13 @@ import asyncio
 
 
 class RefreshTimer:
-    """Waits for some time. `trigger` ends the wait, or the next wait if there is none."""
+    """Waits for some time. `trigger` ends the current wait. If there is none, the next wait ends at once."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def trigger(self) -> None:
-        """End the current wait, or the next one."""
+        """End the current wait, or else the next one."""
         self._event.set()
 
     async def wait(self, seconds: float | None) -> None:

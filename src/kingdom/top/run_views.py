@@ -7,7 +7,7 @@ from rich.console import RenderableType
 
 from kingdom.workflow.model.run.workflow import Workflow
 
-# A function that returns the content to show now. For a growing document, it returns only what is new.
+# A function that returns the content to show now. For a growing document, it returns only the new lines.
 ReadContent = Callable[[], Awaitable[Sequence[RenderableType]]]
 
 

@@ -14,9 +14,9 @@ def to_json_object(thing: Any) -> dict[str, Any]:
 def camel_case_struct(
     kind: type[Any], name: str = "", *, without: tuple[str, ...] = (), **more: Any
 ) -> type[msgspec.Struct]:
-    """Return the type of what `to_json_object` prints for a dataclass.
+    """Return the type of the JSON objects that `to_json_object` returns for a dataclass.
 
-    `without` and `more` leave out and add fields. The type then needs its own name.
+    `without` names fields to leave out, and `more` has fields to add. With either, the type needs its own name.
     """
     hints = get_type_hints(kind)
     own = [(each.name, hints[each.name]) for each in fields(kind) if each.name not in without]

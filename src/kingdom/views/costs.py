@@ -8,21 +8,21 @@ from kingdom.court.status import MoneySummary
 
 
 class DayCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What one day has cost, in dollars."""
+    """The cost of one day, in dollars."""
 
     day: date
     usd: float
 
 
 class NamedCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a General, a repository or a model has cost, in dollars."""
+    """The cost of a General, a repository or a model, in dollars."""
 
     name: str
     usd: float
 
 
 class GeneralCost(NamedCost, frozen=True, kw_only=True):
-    """What a General has cost, in dollars, and how many of its assignments were completed and failed."""
+    """The cost of a General, in dollars, and how many of its assignments were completed and how many failed."""
 
     completed: int
     failed: int
@@ -35,7 +35,7 @@ class GeneralCost(NamedCost, frozen=True, kw_only=True):
 
 
 class MonthCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """What this month has cost so far, and `forecast`, what the whole month is expected to cost.
+    """The cost of this month so far, and `forecast`, the expected cost of the whole month.
 
     `forecast` is null while there is no complete day to base it on.
     """
@@ -45,9 +45,9 @@ class MonthCosts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the work of the court costs: today with its limit, this month, and the days since `since`.
+    """The costs of the court: today with the limit, this month, and each day from `since` on.
 
-    `generals`, `repositories` and `models` divide the sum of `days`; each is sorted by cost, the highest first.
+    `generals`, `repositories` and `models` each split the sum of `days`, the highest cost first.
     """
 
     today: MoneySummary

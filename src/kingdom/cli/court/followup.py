@@ -15,7 +15,7 @@ from kingdom.cli.framework.json_result import array, one
 from kingdom.clock import utc_now
 from kingdom.court.followups.records import FOLLOWUPS, Followup, FollowupState, end_followup, load_followup
 from kingdom.court.questions import QUESTIONS
-from kingdom.court.sentinel.records import LOOKS
+from kingdom.court.sentinel.records import PULL_POLLS
 from kingdom.court.streams import TOPOLOGY
 from kingdom.workflow.records import each_record, run_transaction
 
@@ -24,7 +24,7 @@ app = typer.Typer(
     add_completion=False,
     help="List, show and stop the pull requests that Kingdom follows until they are merged.",
 )
-_APPLICATION = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(FOLLOWUPS, LOOKS, QUESTIONS))
+_APPLICATION = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(FOLLOWUPS, PULL_POLLS, QUESTIONS))
 PullRequest = Annotated[
     str, typer.Argument(metavar="PULL_REQUEST", help="A followed pull request, such as acme/shop#7.")
 ]
@@ -76,14 +76,14 @@ async def show(call: CommandCall, pull_request: PullRequest) -> None:
     """
     async with call.bus(_APPLICATION, create=False) as bus, bus.transaction() as transaction:
         _, followup = await load_followup(transaction, pull_request)
-        look = await transaction.get(LOOKS.name, followup.id)
+        poll = await transaction.get(PULL_POLLS.name, followup.id)
     if call.output.json:
         call.output.document(followup)
         return
     fields = {**msgspec.structs.asdict(followup), "rounds": _rounds(followup), "cost_usd": f"{followup.cost_usd:.2f}"}
     rows = [(name.replace("_", " "), _text(value)) for name, value in fields.items() if value not in ("", None, ())]
-    if look and (problem := look.doc.get("problem")):
-        rows.append(("last look", f"a part could not be read: {problem}"))
+    if poll and (problem := poll.doc.get("problem")):
+        rows.append(("last poll", f"a part could not be read: {problem}"))
     call.output.table(("followup", ""), rows)
     call.output.say(f"The timeline of its newest round: kingdom explain {followup.assignment_id}")
 

@@ -66,7 +66,7 @@ def next_budget(
 
 
 async def update_budget(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, now: datetime) -> BudgetState:
-    """Start a new day at midnight in the court's time zone, and log it if the status of the budget changes."""
+    """Start a new day at midnight in the court's time zone. Log a new day and a changed status of the budget."""
     today = day_of(now, zone)
 
     async def act(transaction: Transaction) -> BudgetState:

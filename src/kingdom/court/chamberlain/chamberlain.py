@@ -48,7 +48,7 @@ class CleanUpState(msgspec.Struct, frozen=True, kw_only=True):
 class Chamberlain:
     """Runs its jobs until stopped. Any number of Chamberlains may run.
 
-    `directory` is where Kingdom keeps its files, if there are any.
+    `directory` is where Kingdom keeps its files. Without it, no files are rotated or removed.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The health of machines. A level rises at its threshold, and falls only when the use is `margin` below it.
 
-Memory, disk and many timeouts may stop new work. Processor pressure only leaves fewer slots.
+Memory, disk and many timeouts may stop new work. Processor pressure only lowers the number of slots.
 """
 
 from collections.abc import Mapping
@@ -56,8 +56,8 @@ class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
 class HealthState(msgspec.Struct, kw_only=True):
     """The health of all machines: the worst level, its reason, and the metrics of the machine that caused it.
 
-    `stop_level` is the worst level without the processors. `slot_share` is the share of all slots that the processors
-    leave; the King never uses fewer than one.
+    `stop_level` is the worst level without the processors. `slot_share` is the share of all slots that processor
+    pressure leaves usable; the King always uses at least one slot.
     """
 
     level: HealthLevel = HealthLevel.GREEN

@@ -72,7 +72,10 @@ async def _start(bus: Bus, operations: Operations) -> tuple[str, LogCursor]:
 
 @dataclass(frozen=True, slots=True)
 class _LogPage:
-    """Entries of the log to process. They follow `stored_cursor`."""
+    """A page of the log to process. Its entries follow `start`.
+
+    If the stored cursor is no longer `stored_cursor`, another Chamberlain has processed them.
+    """
 
     settings: ChamberlainSettings
     zone: ZoneInfo

@@ -73,8 +73,8 @@ def store_retention(settings: RetentionSettings) -> Retention:
 def expired_files(files: Iterable[SideFile], owners: FileOwners, now: datetime) -> list[SideFile]:
     """Return the files whose retention is over.
 
-    The retention of a file starts when its assignment or session ends. If that is unknown, it starts at the last change
-    of the file.
+    A file is kept while its assignment or session has not ended. Its retention starts at the end of its assignment. If
+    that is unknown, it starts at the last change of the file.
     """
     return [file for file in files if (start := _retention_start(file, owners)) is not None and now - start > file.keep]
 

@@ -50,7 +50,7 @@ class ProcessorPressure:
         except (OSError, LookupError, ValueError):
             # The kernel has no pressure stall information, or a container shows an empty file.
             self._file = None
-        # The part of the window before the first sample counts with the pressure of the minute before that sample.
+        # For the part of the window before the first sample, the pressure of the minute before that sample is used.
         self._before, _ = self._sample()
 
     def read(self) -> float:

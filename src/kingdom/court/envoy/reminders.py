@@ -1,4 +1,4 @@
-"""Old questions: people are reminded once and warned once. Closed questions are cleaned up."""
+"""Remind people of old questions once, and warn them once. Clean up closed questions."""
 
 from datetime import datetime, timedelta
 from functools import partial

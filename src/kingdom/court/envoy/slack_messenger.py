@@ -175,7 +175,7 @@ class SlackMessenger(Messenger):
         return await self.web.chat_postMessage(**chat_message)
 
     async def _posted_messages(self, post: OutgoingMessage, channel: str) -> AsyncIterator[dict[str, Any]]:
-        """Yield all messages of the thread and the channel since shortly before this one was created."""
+        """Yield all messages of the thread and the channel since shortly before the outgoing message was created."""
         oldest = f"{(post.message.created_at - _CLOCK_SKEW_MAX).timestamp():.6f}"
         query: dict[str, Any] = {
             "channel": channel,

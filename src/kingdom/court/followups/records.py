@@ -117,7 +117,10 @@ async def load_followup(transaction: Transaction, followup: str) -> tuple[Record
 
 
 async def save_followup(transaction: Transaction, followup: Followup, record: Record | None) -> Record:
-    """Store a followup, and return its new record. It is due when its time ends, or when its end leaves entries."""
+    """Store a followup, and return its new record.
+
+    The record is due when the time of the followup ends, or at once if the followup has ended and entries wait for it.
+    """
     return await transaction.put(
         Record(
             kind=FOLLOWUPS.name,

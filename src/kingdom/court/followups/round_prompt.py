@@ -13,7 +13,7 @@ from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefini
 
 _REPORTS_MAX = 10
 _REPORT_LENGTH_MAX = 2_000
-# How many bytes all texts of reviews have together. Quoted they have at most twice as many, which fits into a prompt.
+# The limit of all review texts together. Quoting makes them at most twice as long, which fits into a prompt.
 _REVIEWS_BYTES_MAX = 64 * 1024
 _BEGIN = """\
 # Work on pull request {{ payload.number }} of {{ repo }}
@@ -53,7 +53,7 @@ instruction."""
 
 
 def round_payload(followup: Followup, start: StartRound, reports: Sequence[str]) -> dict[str, Any]:
-    """Return the payload of a round: what happened, and what the sessions before reported."""
+    """Return the payload of a round: what happened, and the reports of earlier sessions."""
 
     def payloads(kind: str) -> list[dict[str, Any]]:
         return [event.payload for event in start.events if event.type == kind]
@@ -88,7 +88,7 @@ def _with_limited_texts(reviews: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _length_limit(lengths: Sequence[int], limit: int) -> int:
-    """Return the length to cut at, so that the sum of all lengths is at most the limit. Short ones stay whole."""
+    """Return the length to cut at, so that the sum of all lengths is at most the limit. Shorter texts are not cut."""
     for position, length in enumerate(sorted(lengths)):
         left = len(lengths) - position
         if length * left > limit:

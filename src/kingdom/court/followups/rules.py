@@ -33,9 +33,9 @@ _SUBJECTS = {
 
 @dataclass(frozen=True, slots=True)
 class StartRound:
-    """A round begins. `events` are what it is about, and `failing` the checks that fail before it.
+    """A round begins because of `events`. `failing` are the checks that fail before it.
 
-    `kept` are the events that wait on, because no other round may begin for their reason.
+    `kept` are the events that continue to wait, because no other round may begin for their reason.
     """
 
     reasons: tuple[RoundReason, ...]
@@ -62,7 +62,7 @@ RoundDecision = StartRound | AskPerson | NoRound
 
 
 def is_permitted(policy: FollowPolicy, login: str, permission: str) -> bool:
-    """Return whether what a person writes can begin a round. GitHub tells the `permission`, never the event."""
+    """Return whether a person's review can begin a round. `permission` is from GitHub's API, never from an event."""
     if policy.people:
         return login.lower() in {name.lower() for name in policy.people}
     return permission in _WRITERS and not login.endswith(_BOT)
@@ -87,10 +87,10 @@ def reason_of(event: ExternalEvent) -> RoundReason | None:
 
 
 def is_replaced(older: ExternalEvent, newer: ExternalEvent, head: str) -> bool:
-    """Return whether a newer result of checks or a newer conflict replaces a waiting one."""
+    """Return whether a newer event about checks or a conflict replaces a waiting event of the same type."""
     if older.type != newer.type or older.type == REVIEW_SUBMITTED:
         return False
-    # What is known about the head of the branch stays, if the newer event is about another commit.
+    # An event about the head of the branch is kept if the newer event is about another commit.
     commit = older.payload.get("commit")
     return commit == newer.payload.get("commit") or commit != head
 
@@ -145,7 +145,9 @@ def unsettled_reasons(
     return tuple(each for each in (RoundReason.CHECKS, RoundReason.CONFLICTS) if each in reasons)
 
 
-def after_round(followup: Followup, status: AssignmentStatus, reason: str, unsettled: Collection[RoundReason]) -> str:
+def why_ask_after_round(
+    followup: Followup, status: AssignmentStatus, reason: str, unsettled: Collection[RoundReason]
+) -> str:
     """Return why a person is asked after a round, or ""."""
     if status is AssignmentStatus.FAILED:
         return f"the last round failed: {reason}"
@@ -192,7 +194,7 @@ def _why_not(followup: Followup, policy: FollowPolicy, reason: RoundReason, even
 
 
 def _why_no_progress(before: Collection[str], after: Collection[str]) -> str:
-    """Return why the last round did not bring the failed checks nearer to none, or ""."""
+    """Return why the last round made no progress with the failed checks, or ""."""
     if not before or set(after) < set(before):
         return ""
     if new := [name for name in after if name not in before]:

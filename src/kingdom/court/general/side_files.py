@@ -1,7 +1,6 @@
 """Files beside the records: the prompts of an assignment, and the memory of its General.
 
-Each file is written after the commit, and always with its whole content. If a crash prevents this, the
-next event writes the file.
+Each file is written after the commit, so a crash in between can lose the change.
 """
 
 from functools import partial

@@ -1,4 +1,4 @@
-"""What the work of the court costs and achieves: sums by day, written when an assignment is released."""
+"""The costs and results of the court: sums by day, which are updated when an assignment is released."""
 
 from collections.abc import Mapping
 from datetime import date, timedelta
@@ -28,7 +28,7 @@ Sums = dict[str, Decimal]
 
 
 class DayCosts(msgspec.Struct, kw_only=True):
-    """What a day of the court's time zone has cost, in dollars.
+    """The costs of one day in the court's time zone, in dollars.
 
     `generals`, `repositories` and `models` each add up to `usd`. `completed` and `failed` count the assignments
     of each General that ended on this day.

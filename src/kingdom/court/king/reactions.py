@@ -58,7 +58,7 @@ async def on_event_received(
 
 
 async def on_slot_release_due(context: KingContext, received: Event[SlotReleaseDue], transaction: Transaction) -> None:
-    """Release the quotas of an assignment, then admit what there is room for."""
+    """Release the quotas of an assignment. Then admit waiting entries."""
     now = context.clock()
     await release_assignment(transaction, received.payload.assignment_id, now, context)
     await admit(transaction, now, context)

@@ -1,4 +1,4 @@
-"""What waits for a round of work on a followed pull request: queue it, replace it, release it and drop it."""
+"""The events that wait for a round of work on a followed pull request: queue, replace, release and drop them."""
 
 from datetime import datetime, timedelta
 
@@ -34,8 +34,9 @@ from kingdom.court.package import FollowPolicy
 from kingdom.court.records import ASSIGNMENTS, EVENTS, save
 from kingdom.workflow.records import each_record
 
-# The outcome of an event that became part of a round or needed none, and the name that it shows in place of a rule.
+# The outcome of an event that became part of a round or needed none.
 FOLLOWED = "followed"
+# The name that such an event shows in place of a routing rule.
 RULE = "follow"
 # The line of entries that wait for the end of a round or for a person.
 ROUND_LINE = "round"
@@ -73,7 +74,7 @@ async def take_followup_event(
 async def queue_again(
     transaction: Transaction, followup: Followup, events: list[str], reasons: tuple[RoundReason, ...], now: datetime
 ) -> Followup:
-    """Queue the events of a round again that it did not settle, before newer ones. Return the changed followup."""
+    """Queue again the events that a round did not settle, before newer events. Return the changed followup."""
     returned = []
     for event_id in events:
         record = await transaction.get(EVENTS.name, event_id)
@@ -88,7 +89,7 @@ async def queue_again(
 
 
 async def release_rounds(transaction: Transaction) -> int:
-    """Make the entries ready whose round has ended or whose person has answered. Return their number."""
+    """Make the entries ready whose followup has no running round and no open question. Return their number."""
     released = 0
     async for record in each_record(transaction, line_query(ROUND_LINE)):
         found = await find_followup(transaction, read_entry(record).followup)
@@ -131,7 +132,7 @@ async def drop_entry(transaction: Transaction, record: Record, reason: str) -> N
 
 
 def policy_of(followup: Followup, context: KingContext) -> FollowPolicy | None:
-    """Return how the General of a followup follows pull requests now, or None if it does not."""
+    """Return the current follow policy of a followup's General, or None if it has none."""
     package = context.package(followup.general)
     return package.general.follow if package else None
 

@@ -27,11 +27,11 @@ from kingdom.court.followups.rules import (
     AskPerson,
     NoRound,
     StartRound,
-    after_round,
     count_round,
     decide_round,
     describe_attempts,
     unsettled_reasons,
+    why_ask_after_round,
 )
 from kingdom.court.king.assignments import hand_out, start_chat_thread, with_assignment
 from kingdom.court.king.context import KING, KingContext
@@ -62,9 +62,9 @@ _ENDS_LIMIT = 50
 async def start_round(
     transaction: Transaction, record: Record, now: datetime, context: KingContext
 ) -> Assignment | None:
-    """Start a round about an entry and everything else that waits for one. Return None if no round may start now.
+    """Start a round about all events that wait for the followup of an entry. Return None if no round may start now.
 
-    The transaction that creates the assignment also counts the round, so a crash can do neither of them alone.
+    The transaction that creates the assignment also counts the round, so a crash cannot separate the two.
     """
     found = await find_followup(transaction, read_entry(record).followup)
     policy = policy_of(found[1], context) if found else None
@@ -97,7 +97,10 @@ async def start_round(
 async def end_round(
     transaction: Transaction, assignment: Assignment, usd: float, now: datetime, context: KingContext, *, is_end: bool
 ) -> None:
-    """Add the cost of a round to its followup. Queue again what an ended round did not settle, and ask a person."""
+    """Add the cost of a round to its followup.
+
+    If the round has ended, queue again the events that it did not settle, and ask a person if needed.
+    """
     root = await transaction.get(ASSIGNMENTS.name, assignment.root_id) if assignment.subject else None
     if root is None or root.doc["type"] != FOLLOWUP:
         return
@@ -112,7 +115,7 @@ async def end_round(
         return
     payload = root.doc["payload"]
     unsettled = unsettled_reasons(followup, assignment.status, payload["reasons"], payload["head"])
-    question = after_round(followup, assignment.status, assignment.reason, unsettled)
+    question = why_ask_after_round(followup, assignment.status, assignment.reason, unsettled)
     followup = await queue_again(transaction, followup, payload.get("events") or [], unsettled, now)
     if question and followup.state is FollowupState.OPEN and followup.assignment_id == assignment.root_id:
         await _ask(transaction, record, followup, question, now, context)
@@ -143,12 +146,12 @@ async def answer_followup(transaction: Transaction, followup: str, event: Extern
 
 
 async def end_followups(transaction: Transaction, now: datetime, context: KingContext) -> None:
-    """End the followups whose time is over or whose General follows no more. Drop what waits for ended ones."""
+    """End followups whose time is over or whose General no longer follows pull requests. Drop their waiting events."""
     for record in await transaction.find(RecordQuery(kind=FOLLOWUPS.name, due_by=now, limit=_ENDS_LIMIT)):
         followup = read_followup(record)
         days = (followup.ends_at - followup.created_at) / timedelta(days=1)
         await _end(transaction, record, f"its {days:g} days are over", now)
-    # The General of a package that cannot be read now may follow again.
+    # A package that cannot be read now is not listed here, because its General may follow again.
     quitters = {package.name for package in context.packages() if package.general.follow is None}
     for state in (FollowupState.OPEN, FollowupState.WAITING) if quitters else ():
         async for record in each_record(transaction, RecordQuery(kind=FOLLOWUPS.name, state=state)):
@@ -178,7 +181,7 @@ async def _ask(
     package = context.package(followup.general)
     policy = package.general.policy if package else GeneralPolicy()
     default = policy.ask_default if policy.ask_default.strip().lower() in (CONTINUE, STOP) else ""
-    # Without a default, an answer is useful as long as the followup lives.
+    # Without a default, an answer is useful until the followup ends.
     due_at = min(now + timedelta(hours=policy.ask_deadline_hours), followup.ends_at) if default else followup.ends_at
     question = HumanQuestion(
         id=followup.assignment_id,
@@ -251,7 +254,7 @@ async def _begin(
 
 
 async def _reports(transaction: Transaction, followup: Followup) -> list[str]:
-    """Return what the sessions before reported, the oldest first."""
+    """Return the reports of earlier sessions, the oldest first."""
     last = await transaction.get(ASSIGNMENTS.name, followup.assignment_id)
     result = await transaction.get(RESULTS.name, followup.assignment_id)
     earlier = last.doc["payload"].get("reports") or [] if last and last.doc["type"] == FOLLOWUP else []

@@ -58,7 +58,7 @@ class WaitingEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     key: str = ""
     reason: str = ""
     answers: str = ""
-    # The followup that a round of work waits for.
+    # The followup whose next round handles the event.
     followup: str = ""
     # The amount to reserve from the daily budget, or None for the General's usual amount.
     usd: float | None = None
@@ -110,7 +110,10 @@ async def add_entry(
     again: bool = False,
     due_at: datetime | None = None,
 ) -> str:
-    """Store a new entry. Return its id, which sorts in queue order. `again` allows an entry that has ended."""
+    """Store a new entry. Return its id, which sorts in queue order.
+
+    `first` is False for a further General of the same event. `again` allows an entry that has ended.
+    """
     entry_id = f"{rank_text(entry.rank)}-{entry.event_id}" + ("" if first else f"{_GENERAL_SEPARATOR}{entry.general}")
     ended = await transaction.get(WAITING_ENTRIES.name, entry_id) if again else None
     await transaction.put(

@@ -21,7 +21,7 @@ _Branch = Annotated[str, Meta(pattern=r"\A(|(?![/.-])(?!.*(\.\.|//|@\{|\.lock\Z)
 _Commit = Annotated[str, Meta(pattern=r"\A[0-9a-f]*\Z", max_length=64)]
 # These lengths leave room for the mark that the court appends: GitHub allows 65,536 characters, and Jira 32,767.
 _GithubText = Annotated[str, Meta(max_length=60_000)]
-# Every line comment can move into the body.
+# The limit of a review with all its line comments, since each of them can move into the body.
 _REVIEW_TEXT_MAX = 60_000
 _JiraText = Annotated[str, Meta(pattern=r"\S", max_length=30_000)]
 _B = TypeVar("_B", bound="PetitionBody")

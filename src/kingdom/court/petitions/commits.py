@@ -48,7 +48,7 @@ def is_own_branch(name: str, workflow_id: str) -> bool:
 async def find_own_pull_request(
     transaction: Transaction, root_id: str, repo: str, number: int
 ) -> OwnPullRequest | None:
-    """Return a pull request that an assignment opened or follows, or None. Only such a one may be pushed to."""
+    """Return a pull request that an assignment opened or follows, or None. No other one may be pushed to."""
     found: OwnPullRequest | None = None
     for petition in await petitions_of(transaction, root_id):
         if petition.state is not PetitionState.PERFORMED:
@@ -63,7 +63,7 @@ async def find_own_pull_request(
 
 
 async def _find_followed(transaction: Transaction, root_id: str, repo: str, number: int) -> OwnPullRequest | None:
-    """Return the pull request that an assignment is the newest round of, or None."""
+    """Return the followed pull request if the assignment is its newest round, or None."""
     known = await find_followup(transaction, followup_id(repo, number))
     followup = known[1] if known else None
     # A round may end its work after its followup has ended.

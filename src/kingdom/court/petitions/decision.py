@@ -50,7 +50,7 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `root` is the id of the assignment, and `number` the position of the petition within it. `asked_as` are the ids of
     the agents' requests. `foreign` means that the target is not what the assignment is about. `unclear` means that the
     petition failed at its deadline, but may have been performed. A person can approve the petition until `approve_by`.
-    `approval` means that the policy requires this for the commit, and `approval_reason` is another reason for it.
+    `approval` means that the policy requires approval of the commit, and `approval_reason` is another reason for it.
     `decided_by` is the person who approved it, or who rejected it if `rejected` is set. `commands` are globs of allowed
     commands to bots.
     """

@@ -20,7 +20,7 @@ from kingdom.errors import Misconfigured, Transient
 
 # What reading a followed pull request needs: its reviews, checks and statuses, the logs of failed jobs, and the
 # permission of each reviewer.
-LOOK_PERMISSIONS: Mapping[str, str] = {
+FOLLOW_PERMISSIONS: Mapping[str, str] = {
     "metadata": "read",
     "actions": "read",
     "checks": "read",

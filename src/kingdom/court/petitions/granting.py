@@ -53,7 +53,7 @@ _DEFAULT_TERMS = ApprovalTerms()
 
 @dataclass(frozen=True, slots=True)
 class _PublishedBranch:
-    """The branch of a run whose commit a petition publishes. `fields` are the branches that the court sets in it."""
+    """The branch whose commit a petition publishes. `fields` are the values that the court adds to its body."""
 
     branch: RunBranch
     fields: dict[str, str]

@@ -28,7 +28,7 @@ class Unreachable(Transient):
 
 
 class NotAuthorized(Transient):
-    """Raised if a request was not sent because no authorization was granted for it, or none may be used."""
+    """Raised if a request was not sent because it has no authorization, or because its server must not get one."""
 
 
 class HttpApi:

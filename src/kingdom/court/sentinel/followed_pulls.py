@@ -1,4 +1,4 @@
-"""Look at the followed pull requests on GitHub. A webhook only makes a look happen now; the look reads the facts."""
+"""Poll the followed pull requests on GitHub. A webhook only makes the next poll due now; the poll reads the facts."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,50 +38,50 @@ from kingdom.court.sentinel.pull_replies import (
     review_event,
     state_events,
 )
-from kingdom.court.sentinel.records import ACTOR, LOOKS, PullLook
+from kingdom.court.sentinel.records import ACTOR, PULL_POLLS, PullPollState
 from kingdom.court.sentinel.settings import GitHubSettings
 from kingdom.court.sentinel.untrusted import convert_untrusted
 from kingdom.errors import KingdomError, Transient
 from kingdom.workflow.records import each_record, run_transaction
 
-# With webhooks, a look is needed only for what a webhook did not report.
+# With webhooks, a poll is needed only for changes that no webhook reported.
 _EVERY_WITH_WEBHOOKS = timedelta(minutes=5)
-# GitHub computes whether there are conflicts after it was asked.
+# GitHub starts to compute whether there are conflicts when it is asked, so the answer is ready later.
 _RECHECK_AFTER = timedelta(seconds=10)
 _FOLLOWED = (FollowupState.OPEN, FollowupState.WAITING)
 _COMPLETED, _PENDING = "completed", "pending"
 _log = structlog.get_logger("kingdom.court.sentinel")
-# Returns how a General follows its pull requests now, or None if it does not.
+# Returns the current follow policy of a General, or None if it has none.
 FollowPolicies = Callable[[str], FollowPolicy | None]
 # Returns a token that may read the pull requests of a repository.
-LookTokens = Callable[[str], Awaitable[str]]
+PullTokens = Callable[[str], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class _DueLook:
+class _DuePoll:
     followup: Followup
-    look: PullLook
+    state: PullPollState
 
 
 @dataclass(slots=True)
 class _Findings:
-    """What a look found: the events, and what the next look needs to know."""
+    """What a poll found: the events, and the state that the next poll starts from."""
 
     events: list[ExternalEvent]
-    look: PullLook
+    state: PullPollState
     # GitHub is still computing whether the pull request has conflicts.
     is_incomplete: bool = False
 
 
-async def look_at_followed_pulls(
+async def poll_followed_pulls(
     bus: Bus,
     session: aiohttp.ClientSession,
     settings: GitHubSettings,
-    tokens: LookTokens,
+    tokens: PullTokens,
     policies: FollowPolicies,
     clock: Callable[[], datetime] = utc_now,
 ) -> int:
-    """Look at each followed pull request that is due, and store what happened. Return the number of new events."""
+    """Poll each followed pull request that is due, and store what happened. Return the number of new events."""
     now = clock()
     received = 0
     for due in await run_transaction(bus, partial(_claim_due, now, now + _interval(settings))):
@@ -91,20 +91,20 @@ async def look_at_followed_pulls(
         try:
             token = await tokens(due.followup.repo)
         except Transient as error:
-            found = _Findings([], msgspec.structs.replace(due.look, problem=str(error)))
+            found = _Findings([], msgspec.structs.replace(due.state, problem=str(error)))
             _log.warning("pull_request_not_read", pull_request=due.followup.id, reason=str(error))
         else:
-            api = PullApi(session, settings.api_url, token, due.followup, due.look.etags)
-            found = await _look(api, due, policy, settings, now)
+            api = PullApi(session, settings.api_url, token, due.followup, due.state.etags)
+            found = await _poll(api, due, policy, settings, now)
         again_at = now + _RECHECK_AFTER if found.is_incomplete else None
         received += await run_transaction(bus, partial(_store, due.followup.id, found, settings, again_at))
     return received
 
 
 async def hint_pull_requests(transaction: Transaction, repo: str, numbers: Sequence[int], now: datetime) -> int:
-    """Make the next look at followed pull requests due now: the given ones, or all of a repository.
+    """Make the next poll of followed pull requests due now: of the given ones, or of all in a repository.
 
-    Return their number. A pull request that is not followed costs nothing.
+    Return their number. Pull requests that are not followed are ignored.
     """
     if numbers:
         wanted = [followup_id(repo, number) for number in numbers]
@@ -113,9 +113,9 @@ async def hint_pull_requests(transaction: Transaction, repo: str, numbers: Seque
         records = [record for record in await _followed(transaction) if record.id.startswith(f"{repo.lower()}#")]
     hinted = 0
     for record in records:
-        look = await transaction.get(LOOKS.name, record.id)
-        if record.state in _FOLLOWED and look and look.due_at and look.due_at > now:
-            await _put_look(transaction, record.id, look, msgspec.convert(look.doc, PullLook), now)
+        poll = await transaction.get(PULL_POLLS.name, record.id)
+        if record.state in _FOLLOWED and poll and poll.due_at and poll.due_at > now:
+            await _put_poll(transaction, record.id, poll, msgspec.convert(poll.doc, PullPollState), now)
             hinted += 1
     return hinted
 
@@ -143,8 +143,8 @@ def hinted_pulls(event: str, document: Mapping[str, Any]) -> tuple[str, tuple[in
     return (repo, found) if found else None
 
 
-async def _claim_due(now: datetime, again_at: datetime, transaction: Transaction) -> list[_DueLook]:
-    """Return the looks that are due, and postpone them, so that another Sentinel does not look too."""
+async def _claim_due(now: datetime, again_at: datetime, transaction: Transaction) -> list[_DuePoll]:
+    """Return the polls that are due, and postpone them, so that no other Sentinel polls the same pull requests."""
     records = {}
     for record in await _followed(transaction):
         followup = read_followup(record)
@@ -153,18 +153,18 @@ async def _claim_due(now: datetime, again_at: datetime, transaction: Transaction
             await end_followup(transaction, record, followup, f"its {days:g} days are over", at=now, actor=ACTOR)
         else:
             records[record.id] = record
-    await transaction.read_ahead([(LOOKS.name, each) for each in records])
+    await transaction.read_ahead([(PULL_POLLS.name, each) for each in records])
     due = []
     for followed, record in records.items():
-        known = await transaction.get(LOOKS.name, followed)
+        known = await transaction.get(PULL_POLLS.name, followed)
         if known and known.state == CURRENT and known.due_at and known.due_at > now:
             continue
-        look = msgspec.convert(known.doc, PullLook) if known and known.state == CURRENT else PullLook()
-        await _put_look(transaction, followed, known, look, again_at)
-        due.append(_DueLook(read_followup(record), look))
-    async for known in each_record(transaction, RecordQuery(kind=LOOKS.name, state=CURRENT)):
+        state = msgspec.convert(known.doc, PullPollState) if known and known.state == CURRENT else PullPollState()
+        await _put_poll(transaction, followed, known, state, again_at)
+        due.append(_DuePoll(read_followup(record), state))
+    async for known in each_record(transaction, RecordQuery(kind=PULL_POLLS.name, state=CURRENT)):
         if known.id not in records:
-            await _put_look(transaction, known.id, known, PullLook(), None)
+            await _put_poll(transaction, known.id, known, PullPollState(), None)
     return due
 
 
@@ -176,19 +176,19 @@ async def _followed(transaction: Transaction) -> list[Record]:
     ]
 
 
-async def _look(
-    api: PullApi, due: _DueLook, policy: FollowPolicy, settings: GitHubSettings, now: datetime
+async def _poll(
+    api: PullApi, due: _DuePoll, policy: FollowPolicy, settings: GitHubSettings, now: datetime
 ) -> _Findings:
-    """Read a pull request with four requests. Only what changed since the last look is read further.
+    """Read a pull request with four requests. More requests follow only for parts that changed since the last poll.
 
-    A part that cannot be read does not stop the other parts. The next look reads it again.
+    A part that cannot be read does not stop the other parts. The next poll reads it again.
     """
     followup = due.followup
-    found = _Findings([], msgspec.structs.replace(due.look, problem=""))
+    found = _Findings([], msgspec.structs.replace(due.state, problem=""))
     parts = (
-        partial(_look_at_state, api, followup, found, now),
-        partial(_look_at_reviews, api, followup, policy, settings, found, now),
-        partial(_look_at_checks, api, followup, found, now),
+        partial(_read_pull, api, followup, found, now),
+        partial(_read_reviews, api, followup, policy, settings, found, now),
+        partial(_read_checks, api, followup, found, now),
     )
     problems = []
     for part in parts:
@@ -202,11 +202,11 @@ async def _look(
             _log.warning("pull_request_not_read", pull_request=followup.id, reason=str(error))
             problems.append(str(error))
             api.etags = etags
-    found.look = msgspec.structs.replace(found.look, etags=api.etags, problem="; ".join(problems))
+    found.state = msgspec.structs.replace(found.state, etags=api.etags, problem="; ".join(problems))
     return found
 
 
-async def _look_at_state(api: PullApi, followup: Followup, found: _Findings, now: datetime) -> None:
+async def _read_pull(api: PullApi, followup: Followup, found: _Findings, now: datetime) -> None:
     """Add the events of a merge, a close and a conflict."""
     document = await api.pull()
     if document is None:
@@ -214,13 +214,13 @@ async def _look_at_state(api: PullApi, followup: Followup, found: _Findings, now
     pull = convert_untrusted(document, FollowedPull)
     found.is_incomplete = pull.state == "open" and pull.mergeable is None
     found.events += state_events(followup, pull, now)
-    if pull.head.sha != found.look.head:
-        # The tags of checks belong to the earlier head.
+    if pull.head.sha != found.state.head:
+        # The ETags of checks belong to the earlier head.
         api.etags = {name: tag for name, tag in api.etags.items() if name not in ("suites", "status")}
-        found.look = PullLook(head=pull.head.sha, seen=found.look.seen)
+        found.state = PullPollState(head=pull.head.sha, seen=found.state.seen)
 
 
-async def _look_at_reviews(
+async def _read_reviews(
     api: PullApi,
     followup: Followup,
     policy: FollowPolicy,
@@ -231,10 +231,10 @@ async def _look_at_reviews(
     """Add the events of new reviews."""
     reviews = await api.reviews()
     if reviews is not None:
-        seen = found.look.seen
+        seen = found.state.seen
         news = [each for each in convert_all(reviews, PullReview) if each.is_submitted and each.id not in seen]
         found.events += await _review_events(api, followup, policy, settings, news, now)
-        found.look = msgspec.structs.replace(found.look, seen=(*seen, *(each.id for each in news)))
+        found.state = msgspec.structs.replace(found.state, seen=(*seen, *(each.id for each in news)))
 
 
 async def _review_events(
@@ -263,43 +263,46 @@ async def _review_events(
     return [review_event(followup, review, comments, now) for review in permitted]
 
 
-async def _look_at_checks(api: PullApi, followup: Followup, found: _Findings, now: datetime) -> None:
+async def _read_checks(api: PullApi, followup: Followup, found: _Findings, now: datetime) -> None:
     """Add the event of the checks of the head once all of them have ended."""
-    look = found.look
-    suites, statuses = await api.suites(look.head), await api.statuses(look.head)
+    state = found.state
+    suites, statuses = await api.suites(state.head), await api.statuses(state.head)
     if suites is not None:
         used = [each for each in convert_all(suites, CheckSuite) if each.has_runs]
         unfinished = sum(each.status != _COMPLETED for each in used)
-        look = msgspec.structs.replace(look, suites=len(used), open_suites=unfinished)
+        state = msgspec.structs.replace(state, suites=len(used), open_suites=unfinished)
     if statuses is not None:
         pending = sum(each.state == _PENDING for each in convert_all(statuses, CommitStatus))
-        look = msgspec.structs.replace(look, statuses=len(statuses), open_statuses=pending)
-    has_checks = look.suites or look.statuses
-    if (suites is not None or statuses is not None) and has_checks and not (look.open_suites or look.open_statuses):
-        runs = await api.check_runs(look.head) if look.suites else []
+        state = msgspec.structs.replace(state, statuses=len(statuses), open_statuses=pending)
+    has_checks = state.suites or state.statuses
+    if (suites is not None or statuses is not None) and has_checks and not (state.open_suites or state.open_statuses):
+        runs = await api.check_runs(state.head) if state.suites else []
         if all(run.conclusion is not None for run in runs):
-            found.events += await _checks_events(api, followup, look, runs, statuses, now)
-    found.look = look
+            found.events += await _checks_events(api, followup, state, runs, statuses, now)
+    found.state = state
 
 
 async def _checks_events(
-    api: PullApi, followup: Followup, look: PullLook, runs: Sequence[CheckRun], statuses: Any, now: datetime
+    api: PullApi, followup: Followup, state: PullPollState, runs: Sequence[CheckRun], statuses: Any, now: datetime
 ) -> list[ExternalEvent]:
     details = await api.check_details([run for run in runs if run.conclusion in FAILED])
-    if statuses is None and look.statuses:
+    if statuses is None and state.statuses:
         api.etags.pop("status", None)
-        statuses = await api.statuses(look.head)
-    event = checks_event(followup, look.head, runs, convert_all(statuses or (), CommitStatus), details, now)
+        statuses = await api.statuses(state.head)
+    event = checks_event(followup, state.head, runs, convert_all(statuses or (), CommitStatus), details, now)
     return [event] if event else []
 
 
 async def _store(
     followup: str, found: _Findings, settings: GitHubSettings, again_at: datetime | None, transaction: Transaction
 ) -> int:
-    """Store the events of a look and its tags, and the end of the followup. A hint that came meanwhile stays due."""
-    known = await transaction.get(LOOKS.name, followup)
+    """Store the events and the state of a poll, and end a followup that is over.
+
+    If a webhook has made the next poll due meanwhile, that poll stays due.
+    """
+    known = await transaction.get(PULL_POLLS.name, followup)
     due = [each for each in (known.due_at if known else None, again_at) if each]
-    await _put_look(transaction, followup, known, found.look, min(due, default=None))
+    await _put_poll(transaction, followup, known, found.state, min(due, default=None))
     events = sorted(found.events, key=lambda event: event.id)
     for reason in filter(None, (end_reason(event.type) for event in events)):
         record, current = await load_followup(transaction, followup)
@@ -307,17 +310,17 @@ async def _store(
     return sum([await receive_event(transaction, event, ACTOR, settings.seen_kept) for event in events])
 
 
-async def _put_look(
-    transaction: Transaction, followup: str, known: Record | None, look: PullLook, due_at: datetime | None
+async def _put_poll(
+    transaction: Transaction, followup: str, known: Record | None, state: PullPollState, due_at: datetime | None
 ) -> None:
     await transaction.put(
         Record(
-            kind=LOOKS.name,
+            kind=PULL_POLLS.name,
             id=followup,
             version=known.version if known else 0,
             state=CURRENT if due_at else ENDED,
             due_at=due_at,
-            doc=msgspec.to_builtins(look),
+            doc=msgspec.to_builtins(state),
         )
     )
 

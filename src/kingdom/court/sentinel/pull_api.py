@@ -1,4 +1,4 @@
-"""Read a followed pull request from GitHub. A conditional request that finds no change costs no rate limit."""
+"""Read a followed pull request from GitHub. Conditional requests save rate limit: "not modified" does not count."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -106,7 +106,10 @@ class PullApi:
             return ""
 
     async def _changed(self, name: str, url: str, *, field: str | None = None) -> Any:
-        """Return a document, or a list that is in a field of its pages ("" if they are the list). None is no change."""
+        """Return the document at a URL, or None if it has not changed.
+
+        With `field`, return the items in this field of all pages. If `field` is "", each page is a list of items.
+        """
         known = self.etags.get(name, "")
         reply = await self._ask(url, _PAGE if name != "pull" else None, {"If-None-Match": known} if known else {})
         if reply.is_unchanged:
@@ -137,5 +140,5 @@ class PullApi:
 
 
 def convert_all(documents: Sequence[Any], kind: type[_T]) -> list[_T]:
-    """Return the documents of a list, or raise MalformedEvent."""
+    """Convert documents of GitHub to a type, or raise MalformedEvent."""
     return [convert_untrusted(each, kind) for each in documents]

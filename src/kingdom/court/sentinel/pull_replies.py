@@ -1,4 +1,7 @@
-"""Turn what GitHub answers about a followed pull request into events. Ids depend on facts only. This does no I/O."""
+"""Turn GitHub's replies about a followed pull request into events. This module does no I/O.
+
+The id of an event depends only on facts in a reply, so the same facts always have the same id.
+"""
 
 import hashlib
 import re
@@ -14,9 +17,9 @@ from kingdom.court.followups.records import Followup
 from kingdom.court.followups.rules import CHECKS_COMPLETED, CLOSED, CONFLICT, FAILURE, MERGED, REVIEW_SUBMITTED, SUCCESS
 from kingdom.court.sentinel.untrusted import NAME_MAX, TEXT_MAX, URL_MAX, clean_text
 
-# What a check concludes with if something is wrong with the commit.
+# The conclusions of a check that found a problem in the commit.
 FAILED = frozenset({"failure", "timed_out", "startup_failure", "error"})
-# What a check concludes with if nobody knows yet whether something is wrong.
+# The conclusions of a check that does not show whether the commit has a problem.
 UNDECIDED = frozenset({"cancelled", "action_required", "stale", "pending"})
 COMMENTS_MAX = 50
 # The bytes of all logs of an event together.

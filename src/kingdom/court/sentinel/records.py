@@ -36,14 +36,14 @@ TICKETS = RecordKind(
     final=frozenset({ENDED}),
     retention=_ENDED_RETENTION,
 )
-# The due time of a look is when the followed pull request is read next.
-LOOKS = RecordKind(
+# The due time of such a record is the time of the next poll of a followed pull request.
+PULL_POLLS = RecordKind(
     name="look",
     directories={CURRENT: "state/sentinel/looks", ENDED: "state/sentinel/looks/ended"},
     final=frozenset({ENDED}),
     retention=_ENDED_RETENTION,
 )
-KINDS = (CURSORS, SUBJECT_HISTORIES, TICKETS, LOOKS)
+KINDS = (CURSORS, SUBJECT_HISTORIES, TICKETS, PULL_POLLS)
 _log = structlog.get_logger("kingdom.court.sentinel")
 
 
@@ -66,11 +66,12 @@ class KnownTicket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     known_until: datetime
 
 
-class PullLook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the last look at a followed pull request found. `etags` are of its requests, and `seen` its reviews.
+class PullPollState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The state of a followed pull request at its last poll. `seen` are the ids of its reviews.
 
-    `suites` and `statuses` count what reports about the commit `head`, and the other two what has not ended. `problem`
-    is why a part of the pull request could not be read.
+    `etags` are from the replies, by the name of the request. `suites` and `statuses` are the numbers of check suites
+    and statuses of the commit `head`. `open_suites` and `open_statuses` are the numbers of unfinished ones. `problem`
+    says why a part of the pull request could not be read.
     """
 
     head: str = ""

@@ -13,7 +13,7 @@ import structlog
 from kingdom.bus.port import Bus
 from kingdom.bus.stream import RetryPolicy
 from kingdom.clock import utc_now
-from kingdom.court.sentinel.followed_pulls import FollowPolicies, LookTokens, look_at_followed_pulls
+from kingdom.court.sentinel.followed_pulls import FollowPolicies, PullTokens, poll_followed_pulls
 from kingdom.court.sentinel.github_poll import poll_github
 from kingdom.court.sentinel.http_requests import TIMEOUT, PollResult
 from kingdom.court.sentinel.jira_poll import poll_jira
@@ -25,14 +25,14 @@ from kingdom.errors import KingdomError, Transient
 _BACKOFF = RetryPolicy(base=timedelta(seconds=2), cap=timedelta(minutes=5))
 _END_RECORDS_EVERY = timedelta(hours=1)
 # How often the store is asked which followed pull requests are due. This sends no request to GitHub.
-_LOOK_FOR_DUE_EVERY = timedelta(seconds=5)
+_CHECK_DUE_EVERY = timedelta(seconds=5)
 _log = structlog.get_logger("kingdom.court.sentinel")
 
 
 class Sentinel:
     """Runs until stopped. Even if several Sentinels run, each activity becomes one event.
 
-    Without `tokens`, it does not look at followed pull requests.
+    Without `tokens`, it does not poll followed pull requests.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Sentinel:
         bus: Bus,
         settings: SentinelSettings,
         *,
-        tokens: LookTokens | None = None,
+        tokens: PullTokens | None = None,
         policies: FollowPolicies = lambda _: None,
         clock: Callable[[], datetime] = utc_now,
         backoff: RetryPolicy = _BACKOFF,
@@ -82,21 +82,21 @@ class Sentinel:
             poll = partial(poll_github, self._bus, session, github, self._clock)
             watches.append(self._repeat("github", partial(_poll_and_log, "github", poll)))
         if github and self._tokens:
-            look = partial(self._look_at_followed_pulls, session, github, self._tokens)
-            watches.append(self._repeat("followups", look))
+            poll_pulls = partial(self._poll_followed_pulls, session, github, self._tokens)
+            watches.append(self._repeat("followups", poll_pulls))
         if jira := self._settings.jira:
             poll = partial(poll_jira, self._bus, session, jira, self._clock)
             watches.append(self._repeat("jira", partial(_poll_and_log, "jira", poll)))
         return watches
 
-    async def _look_at_followed_pulls(
-        self, session: aiohttp.ClientSession, github: GitHubSettings, tokens: LookTokens
+    async def _poll_followed_pulls(
+        self, session: aiohttp.ClientSession, github: GitHubSettings, tokens: PullTokens
     ) -> timedelta:
-        """Look at the followed pull requests that are due, then wait for a hint or for the next time to look."""
+        """Poll the followed pull requests that are due. Then wait for a hint, or for the next check of the store."""
         self._hinted.clear()
-        await look_at_followed_pulls(self._bus, session, github, tokens, self._policies, self._clock)
+        await poll_followed_pulls(self._bus, session, github, tokens, self._policies, self._clock)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_FOR_DUE_EVERY.total_seconds()):
+            async with asyncio.timeout(_CHECK_DUE_EVERY.total_seconds()):
                 await self._hinted.wait()
         return timedelta()
 

@@ -8,7 +8,7 @@ import msgspec
 from kingdom.access.acts import act_in_transaction
 from kingdom.actions.definitions import change_works
 from kingdom.actions.hosts import host_of
-from kingdom.actions.listings import newest_runs, run_general
+from kingdom.actions.listings import newest_runs, runs_of_general
 from kingdom.actions.runs import choose_resumption, to_details, without_env
 from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Transaction
@@ -52,7 +52,7 @@ async def list_runs(call: ApiCall) -> Page[Workflow]:
     query: RunsQuery = call.query
     async with call.context.bus.transaction() as transaction:
         page = await newest_runs(transaction, query.status, after=query.after, limit=query.limit)
-    items = [without_env(run) for run in run_general(page.records, query.general)]
+    items = [without_env(run) for run in runs_of_general(page.records, query.general)]
     return Page(items=items, next=page.next)
 
 

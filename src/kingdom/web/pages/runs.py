@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 from aiohttp import web
 
 from kingdom.access.rights import Right
-from kingdom.actions.listings import newest_runs, newest_runs_queries, run_general
+from kingdom.actions.listings import newest_runs, newest_runs_queries, runs_of_general
 from kingdom.actions.overview import ACTIVE
 from kingdom.web.api.runs import RunsQuery
 from kingdom.web.pages.frame import open_page
@@ -43,7 +43,7 @@ async def show_runs(call: ApiCall) -> web.Response:
     queries = newest_runs_queries(query.status, after=query.after, limit=query.limit)
     async with open_page(call, "/runs", list(queries.values())) as page:
         found = await newest_runs(page.transaction, query.status, after=query.after, limit=query.limit)
-        runs = run_general(found.records, query.general)
+        runs = runs_of_general(found.records, query.general)
         shown = [run for run in runs if not query.repository or query.repository in run.git_ids()]
         rows = [run_row(run, call.visitor, ago(run.started_at or run.created_at, page.now)) for run in shown]
         return page.render(

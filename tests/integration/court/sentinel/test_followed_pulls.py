@@ -11,11 +11,11 @@ from kingdom.clock import utc_now
 from kingdom.court.documents import ExternalEvent
 from kingdom.court.followups.records import Followup, end_followup, follow_pull_request, load_followup
 from kingdom.court.package import FollowPolicy
-from kingdom.court.petitions.github_access import APP_PERMISSIONS, LOOK_PERMISSIONS, AppInstallation, TokenScope
+from kingdom.court.petitions.github_access import APP_PERMISSIONS, FOLLOW_PERMISSIONS, AppInstallation, TokenScope
 from kingdom.court.petitions.http_api import NotAuthorized
-from kingdom.court.sentinel.followed_pulls import LookTokens, look_at_followed_pulls
+from kingdom.court.sentinel.followed_pulls import PullTokens, poll_followed_pulls
 from kingdom.court.sentinel.receiver import PATH
-from kingdom.court.sentinel.records import LOOKS
+from kingdom.court.sentinel.records import PULL_POLLS
 from kingdom.court.sentinel.settings import GitHubAppSettings
 from tests.integration.court.sentinel.scene import Watch, github_settings
 from tests.integration.court.sentinel.test_both import delivered
@@ -38,7 +38,7 @@ class Look:
         self.now = utc_now()
         self.requests: list[tuple[str, int]] = []
         self.policy: FollowPolicy | None = FollowPolicy()
-        self.tokens: LookTokens = user_token
+        self.tokens: PullTokens = user_token
 
     async def __call__(self, *, later: timedelta = HOUR, **settings: Any) -> list[ExternalEvent]:
         """Look after a time, and return the new events."""
@@ -52,7 +52,7 @@ class Look:
         trace = aiohttp.TraceConfig()
         trace.on_request_end.append(count)
         async with aiohttp.ClientSession(trace_configs=[trace]) as session:
-            await look_at_followed_pulls(
+            await poll_followed_pulls(
                 self.watch.bus,
                 session,
                 github_settings(self.site.url, **settings),
@@ -122,14 +122,14 @@ async def test_a_review_is_reported_once_with_its_comments_on_lines(site: Site, 
     assert await look() == []
 
 
-@pytest.mark.parametrize("missing", ["", *sorted(LOOK_PERMISSIONS.keys() - {"metadata"})])
+@pytest.mark.parametrize("missing", ["", *sorted(FOLLOW_PERMISSIONS.keys() - {"metadata"})])
 async def test_an_app_looks_with_a_token_that_can_only_read_this_repository(
     site: Site, look: Look, missing: str
 ) -> None:
     granted = {name: level for name, level in APP_PERMISSIONS.items() if name != missing}
     settings = GitHubAppSettings(id=APP, key=app_key(), installation=await install(site, permissions=granted))
     access = AppInstallation(site.url, settings)
-    look.tokens = lambda repo: access.token_with(TokenScope.of_permissions(repo, LOOK_PERMISSIONS))
+    look.tokens = lambda repo: access.token_with(TokenScope.of_permissions(repo, FOLLOW_PERMISSIONS))
     await submit(site)
     await site.happen("check", number=1, name="unit", conclusion="failure", log="red")
     events = await look()
@@ -336,7 +336,7 @@ async def test_an_ended_followup_is_not_looked_at_any_more(look: Look, watch: Wa
     assert await look() == []
     assert look.requests == []
     async with watch.bus.transaction() as transaction:
-        left = await transaction.get(LOOKS.name, f"{REPOSITORY}#1")
+        left = await transaction.get(PULL_POLLS.name, f"{REPOSITORY}#1")
     assert left is not None
     assert left.state == "ended"
 
@@ -381,7 +381,7 @@ async def test_a_part_that_cannot_be_read_is_read_by_the_next_look_and_the_other
     await site.faults({"kind": "refuse", "status": 502, "path": path})
     assert {event.type for event in await look()} == everything - {late}
     async with watch.bus.transaction() as transaction:
-        stored = await transaction.get(LOOKS.name, f"{REPOSITORY}#1")
+        stored = await transaction.get(PULL_POLLS.name, f"{REPOSITORY}#1")
     assert stored
     assert "502" in stored.doc["problem"]
     assert [event.type for event in await look()] == [late] * bool(late)

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from kingdom.actions.costs import expect_month
+from kingdom.actions.costs import forecast_month
 from kingdom.court.king.costs import DEFAULT_MODEL, OTHERS, DayCosts, split_by_model
 from kingdom.views.costs import MonthCosts
 from kingdom.workflow.model.run.workflow import Workflow
@@ -75,12 +75,12 @@ def test_a_work_without_a_model_counts_as_the_default_of_its_agent() -> None:
 def test_a_month_is_expected_to_go_on_as_the_last_complete_days() -> None:
     known = [day(1, "2"), day(3, "4"), day(4, "1")]
     # Three complete days cost 6 dollars in total. On the fourth day, 26 days of November remain.
-    assert expect_month(known, FIRST + timedelta(days=3)) == MonthCosts(spent=7.0, forecast=7.0 + 26 * 2.0)
+    assert forecast_month(known, FIRST + timedelta(days=3)) == MonthCosts(spent=7.0, forecast=7.0 + 26 * 2.0)
     # Days of the month before count for the average only.
     earlier = [DayCosts(day=FIRST - timedelta(days=10), usd=Decimal(10))]
-    assert expect_month(earlier, FIRST) == MonthCosts(spent=0.0, forecast=29.0)
+    assert forecast_month(earlier, FIRST) == MonthCosts(spent=0.0, forecast=29.0)
 
 
 def test_without_a_complete_day_there_is_no_forecast() -> None:
-    assert expect_month([day(1, "2")], FIRST) == MonthCosts(spent=2.0, forecast=None)
-    assert expect_month([], FIRST) == MonthCosts(spent=0.0, forecast=None)
+    assert forecast_month([day(1, "2")], FIRST) == MonthCosts(spent=2.0, forecast=None)
+    assert forecast_month([], FIRST) == MonthCosts(spent=0.0, forecast=None)
