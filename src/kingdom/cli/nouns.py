@@ -39,7 +39,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "cost": "Show what the work costs by day, General, repository and model, and a forecast.",
         "simulate": "Show what other rules would have decided about past events.",
         "config": "Check the settings file, or print an example.",
-        "github": "Print what a GitHub App of Kingdom needs.",
+        "github": "Print the manifest of a GitHub App for Kingdom.",
     },
     "Bus": {
         "bus": "Use the event bus: publish, run workers, inspect, repair.",

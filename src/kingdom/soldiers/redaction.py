@@ -159,7 +159,7 @@ class RedactedStream:
         return self._redaction.text(ready)
 
     def finish(self) -> str:
-        """Return the text that was held back, without secrets, after the last piece."""
+        """Return the text that is still held back after the last piece, without secrets."""
         rest, self._held = self._held, ""
         return self._redaction.text(rest)
 

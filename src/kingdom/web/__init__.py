@@ -1,1 +1,1 @@
-"""The HTTP API and its server. Everything that it can do, the command line can do with the same words."""
+"""The web server: the HTTP API and the pages. Each of their actions is also a command, with the same words."""

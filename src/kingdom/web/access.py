@@ -40,7 +40,7 @@ class AccessCheck:
     port: int
 
     async def admit(self, request: web.Request, right: Right | Audience) -> Visitor:
-        """Return the visitor who sent a request, after `check_address`. Raise an error if the request is refused."""
+        """Return the visitor who sent a request, or raise an error. The caller has already called `check_address`."""
         token = _bearer_token(request)
         if request.method not in _SAFE_METHODS and token is None:
             self._check_origin(request)
@@ -93,7 +93,7 @@ class AccessCheck:
         return bool(expected) and hmac.compare_digest(expected.encode(), given.encode(errors="replace"))
 
     def check_address(self, request: web.Request) -> None:
-        """Refuse a secret in the address, and a foreign Host: its site can point its own name at this machine."""
+        """Refuse a secret in the address, and a Host that is not ours, because a page may use DNS rebinding."""
         _refuse_secret_in_address(request)
         if request.headers.get("Host", "").lower() not in self.settings.own_hosts(self.port):
             raise Refused(

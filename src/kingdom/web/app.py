@@ -146,7 +146,7 @@ def _read_query(request: web.Request, kind: type[msgspec.Struct] | None) -> Any:
 
 @cache
 def _list_fields(kind: type[msgspec.Struct]) -> frozenset[str]:
-    """Return the names that may stand in an address more than once."""
+    """Return the names of the query parameters that can be repeated."""
     return frozenset(each.encode_name for each in msgspec.structs.fields(kind) if each.default == ())
 
 

@@ -25,9 +25,9 @@ from kingdom.errors import (
 from kingdom.web.pages.frame import html_response
 
 _LATER = "send the same request again after a moment"
-_CHANGE = "read it again, and decide again"
+_CHANGE = "read the current state, and decide again"
 _CORRECT = "correct the request; /api/v1/openapi.json describes it"
-# The status and the next step of each error. The first class that fits counts.
+# The status and the next step of each error. The first class that matches is used.
 _ANSWERS: Mapping[type[KingdomError], tuple[int, str]] = {
     NotSignedIn: (401, "sign in with an invite (`kingdom web invite NAME`), or send a token as a bearer token"),
     NotAllowed: (403, "ask an administrator for the right"),

@@ -28,12 +28,12 @@ _ERRORS = {
     413: "The request is too large.",
     500: "The server failed.",
     502: "An external program failed.",
-    503: "The store cannot be reached, or nothing can do this now; try again later.",
+    503: "The store cannot be reached, or the server cannot do this now; try again later.",
 }
 _KEY = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "A request with the key of an earlier one returns the earlier response and does nothing.",
+    "description": "A request with the key of an earlier request returns the earlier response and does nothing.",
     "schema": {"type": "string", "maxLength": 200},
 }
 

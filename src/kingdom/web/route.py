@@ -116,7 +116,7 @@ class ApiCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRoute:
-    """A method and a path, who may use them, the function behind them, and the types of what goes in and out."""
+    """A method and a path, who may use them, the function behind them, and the types of its input and result."""
 
     method: Literal["GET", "POST", "DELETE"]
     path: str

@@ -47,7 +47,7 @@ def _post(path: str, right: Right | Audience, run: Any, result: Any, body: Any =
 
 
 def _issue(method: Any, path: str, right: Right | Audience, run: Any, result: Any, body: Any = None) -> ApiRoute:
-    """Return a route about a credential. A repeated request is refused, or ends what has ended already."""
+    """Return a route about a credential, which takes no Idempotency-Key."""
     return ApiRoute(method=method, path=path, right=right, run=run, result=result, body=body)
 
 

@@ -28,7 +28,7 @@ _log = structlog.get_logger("kingdom.web")
 
 
 class WebServer:
-    """Serves the API and the live stream until it is stopped."""
+    """Serves the API, the pages and the live stream until it is stopped."""
 
     def __init__(self, context: WebContext, registry: CollectorRegistry) -> None:
         if reason := context.web.why_unsafe():
@@ -77,7 +77,7 @@ class WebServer:
         return f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
 
     async def _announce(self, *, is_running: bool) -> None:
-        """Store the address for `kingdom web open`. Without it the server works, so an error is only logged."""
+        """Store the address, and whether the server runs, for `kingdom web open`. An error is only logged."""
         try:
             await run_transaction(self._context.bus, partial(save_server, url=self.url, is_running=is_running))
         except (KingdomError, OSError) as error:

@@ -29,7 +29,7 @@ _WRITE_SECONDS = 30.0
 _STOP_SECONDS = 5.0
 # Each stream takes a file descriptor, of which a process often has 1024.
 _CLIENTS_MAX = 800
-# Data is written in pieces of about this size, so that a slow line only has to take one piece in time.
+# Data is written in pieces of about this size, so that a slow client only has to receive one piece in time.
 _PIECE_BYTES = 32 << 10
 _RETRY_MS = 1000
 _HEADERS = {
@@ -47,9 +47,9 @@ async def _always_valid() -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSession:
-    """The sign-in or token that a stream uses. The stream ends with it.
+    """The session or token that a stream uses. The stream ends when the session or token ends.
 
-    `is_valid` is called once, when the stream already receives later revocations from the log.
+    `is_valid` is called once, after the stream has begun to read the log, so that no revocation is missed.
     """
 
     id: str
@@ -59,7 +59,7 @@ class StreamSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFigures:
-    """What the streams of this process do. `lag_seconds` is the age of the oldest transaction that delays entries."""
+    """The figures of this process's streams. `lag_seconds` is the age of the oldest transaction that delays entries."""
 
     clients: int
     position: str
@@ -83,8 +83,8 @@ class _OpenStream:
 class LogStream:
     """Serves the log to any number of clients, with one reader of the store per process.
 
-    `revoked_session` returns the id of the session that a log entry revokes, or None. Its streams are closed, even if
-    another process revoked it.
+    `revoked_session` returns the id of the session that a log entry revokes, or None. The streams of that session are
+    closed, even if another process revoked it.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class LogStream:
 
 
 class _Client:
-    """One client: what it wants, and the response that it gets."""
+    """One client: the kinds of entries that it wants, and the response that it gets."""
 
     def __init__(
         self,

@@ -88,15 +88,16 @@ async def stats(
     """
     pause = duration(interval).total_seconds()
     async with call.operations() as operations:
-        look = operations.stats
         if repeat:
-            await watch(call.output, look, _stats_view, _documents, relevant=_without_age, every_seconds=pause)
-        print_state(call.output, await look(), _stats_view, _documents)
+            await watch(
+                call.output, operations.stats, _stats_view, _documents, relevant=_without_age, every_seconds=pause
+            )
+        print_state(call.output, await operations.stats(), _stats_view, _documents)
 
 
 @command(app, "throughput", result=array(StreamThroughputView))
 async def throughput(call: CommandCall) -> None:
-    """Show how many events each stream has handled in the last hour, as its workers report every 15 seconds.
+    """Show how many events each stream handled in the last hour. Workers report their counts every 15 seconds.
 
     Example: kingdom bus throughput
 
@@ -177,8 +178,8 @@ async def cancel(
 ) -> None:
     """Cancel an event, which makes it dead: a waiting event at once, a running event when its worker renews the lease.
 
-    In an ordered stream, a cancelled event is skipped or blocks the later events of its key, as the stream declares.
-    Without --app, the cancelled event blocks them until it is redriven or discarded.
+    An ordered stream declares whether a cancelled event is skipped or blocks the later events of its key. Without
+    --app, the cancelled event blocks them until it is redriven or discarded.
 
     Example: kingdom bus cancel 01932f6e-6b3a-7c10-8d55-0f6f7a3b9c01 --stream orders
 

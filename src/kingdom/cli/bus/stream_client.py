@@ -1,4 +1,4 @@
-"""A client of the live stream that resumes by itself after every cut."""
+"""A client of the live stream that reconnects by itself and resumes after the last message."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,9 +27,9 @@ class StreamMessage:
 
 
 class StreamClient:
-    """Reads a stream, and connects again at the last position after a cut or a restart of the server.
+    """Reads a stream. When the connection is lost, it connects again and resumes at the last position.
 
-    `position` is the id that resumes after everything that was returned.
+    `position` is the id of the last complete message; at first, it is the position to begin at.
     """
 
     def __init__(self, url: str, token: str | None, position: str) -> None:
@@ -57,7 +57,7 @@ class StreamClient:
         """Yield the messages of one connection, until it ends."""
         headers = self._headers | {"Last-Event-ID": self.position}
         async with session.get(f"{self._url}/api/v1/stream", headers=headers) as response:
-            await _refuse(response)
+            await _require_stream(response)
             self.connections += 1
             event, data, position = "message", b"", self.position
             async for line in response.content:
@@ -81,8 +81,8 @@ class StreamClient:
                     event, data = "message", b""
 
 
-async def _refuse(response: aiohttp.ClientResponse) -> None:
-    """Raise an error for an answer that is no stream."""
+async def _require_stream(response: aiohttp.ClientResponse) -> None:
+    """Raise an error if the response is not a stream."""
     if response.status == HTTPStatus.OK and response.content_type == "text/event-stream":
         return
     reply = (await response.text())[:500]
@@ -90,6 +90,6 @@ async def _refuse(response: aiohttp.ClientResponse) -> None:
         raise Unavailable(f"the server answers {response.status}: {reply}")
     if response.status in (401, 403):
         raise Permanent(
-            f"the server refuses this stream ({response.status}): {reply or 'use a token with the right look'}"
+            f"the server refuses this stream ({response.status}): {reply or 'use a token that has the right `look`'}"
         )
     raise Misconfigured(f"{response.url} is not a Kingdom stream: it answers {response.status} {reply}")

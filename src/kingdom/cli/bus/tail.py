@@ -44,7 +44,7 @@ async def tail(
 ) -> None:
     """Print the log of operators and handlers without gaps or duplicates; a cause always comes before its effect.
 
-    With --url, it follows a web server on another machine, and resumes by itself after a cut.
+    With --url, the log of a web server on another machine is followed. A lost connection is resumed without gaps.
 
     Example: kingdom bus tail -f
 

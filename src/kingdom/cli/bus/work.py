@@ -40,7 +40,7 @@ _ACTOR = "bus"
 _log = structlog.get_logger("kingdom.bus")
 _Streams = Annotated[
     list[str] | None,
-    typer.Option(help="Only this stream; repeatable. Of a family of streams, name the members to handle."),
+    typer.Option(help="Only this stream; repeatable. For a family of streams, name the members to handle."),
 ]
 
 

@@ -76,7 +76,7 @@ def sources_of(noun: str, named: Iterable[str]) -> tuple[str, ...]:
 def live_ids(
     noun: str, named: Iterable[str], given: Sequence[str], typed: str, shared: dict[str, str]
 ) -> list[tuple[str, str]]:
-    """Return ids that begin with the typed text, each with its state. `given` has the arguments before it."""
+    """Return ids that begin with the typed text, each with its state. `given` has the arguments before that text."""
     sources = sources_of(noun, named)
     return asyncio.run(_find_ids(sources, given, typed, shared)) if sources else []
 
@@ -113,7 +113,7 @@ def _needs_start(url: str) -> bool:
 async def _records(bus: Bus, kind: RecordKind, typed: str, newest: str) -> AsyncIterator[tuple[str, str]]:
     """Yield ids of a kind with their states. Questions that are no longer open are left out.
 
-    If `newest` is the meaning of `last` for this kind, yield `last` too.
+    If `newest` is not empty, yield `last` too, with `newest` as its meaning.
     """
     states = [each for each in kind.directories if each != DELETED and not (kind is QUESTIONS and each in kind.final)]
     async with bus.transaction() as transaction:
@@ -123,7 +123,7 @@ async def _records(bus: Bus, kind: RecordKind, typed: str, newest: str) -> Async
         for state in states:
             for record in await _newest_records(transaction, kind, state, typed):
                 yield record.id, state.lower()
-        # If the typed text does not fit `last`, the store is not searched for it.
+        # `last` is offered only if it matches the typed text and a record exists.
         searched = states if newest and LAST.startswith(typed) else []
         if any([await transaction.find(RecordQuery(kind=kind.name, state=each, limit=1)) for each in searched]):
             yield LAST, newest

@@ -72,7 +72,7 @@ async def _resolve_question(transaction: Transaction, task: str) -> HumanQuestio
         return ask
     open_ones = {each.id: each for each in await open_questions(transaction)}
     if not open_ones:
-        raise NotFound("there are no open questions: `kingdom inbox` shows them")
+        raise NotFound("there are no open questions: `kingdom inbox --watch` shows new ones")
     if task == LAST:
         return list(open_ones.values())[-1]
     unknown = f"{task} has no open question; these have one: {', '.join(open_ones)}"

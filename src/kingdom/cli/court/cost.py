@@ -28,8 +28,8 @@ async def cost(
 ) -> None:
     """Show what the work of Generals costs by day, General, repository and model, and a forecast for the month.
 
-    A General also has the numbers of its assignments that were completed and failed. A cost counts on the day on which
-    its assignment ends or waits for a person. Runs that people start themselves are not included. The
+    For each General, the numbers of completed and failed assignments are shown too. A cost is counted on the day on
+    which its assignment ends or starts to wait for a person. Runs that people start themselves are not included. The
     sums are kept for 400 days.
 
     Example: kingdom cost --days 7
@@ -46,7 +46,7 @@ async def cost(
     expected = f", about ${month.forecast:.2f} expected" if month.forecast is not None else ""
     call.output.say(
         f"Today ${today.spent:.2f} of ${today.limit:.2f} are spent, and ${today.set_aside:.2f} are set aside.",
-        f"This month ${month.spent:.2f} are spent{expected}. Since {found.since} ${found.usd:.2f}.",
+        f"This month ${month.spent:.2f} are spent{expected}. Since {found.since} ${found.usd:.2f} are spent.",
     )
     if found.days:
         call.output.table(("day", "usd"), [(str(each.day), f"{each.usd:.2f}") for each in found.days])

@@ -36,9 +36,9 @@ EventId = Annotated[
 
 
 def log_to_tasks(call: CommandCall) -> None:
-    """Write lines about events and assignments to `logs/tasks.log`, and show only warnings.
+    """Write log lines about events and assignments to `logs/tasks.log`, and show only warnings.
 
-    Without a realm on this machine there is no such file.
+    Do nothing if there is no realm on this machine, because then there is no such file.
     """
     settings = call.settings
     if settings.file is None and directory_of(settings.database_url) is None:

@@ -93,9 +93,9 @@ async def stop(
     call: CommandCall,
     pull_request: PullRequest,
     *,
-    reason: Annotated[str, typer.Option(help="Why, for those who look later.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, which `list` and `show` print.")] = "",
 ) -> None:
-    """Stop to follow a pull request. A round that runs now goes on; no other round begins.
+    """Stop following a pull request. A running round continues; no new round begins.
 
     Example: kingdom followup stop acme/shop#7
 
@@ -106,7 +106,7 @@ async def stop(
     if call.output.json:
         call.output.document(stopped)
         return
-    call.output.say(f"{stopped.id} is not followed any more: {stopped.reason}")
+    call.output.say(f"{stopped.id} is no longer followed: {stopped.reason}")
 
 
 async def _stop(pull_request: str, reason: str, actor: str, transaction: Transaction) -> Followup:

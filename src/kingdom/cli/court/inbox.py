@@ -34,19 +34,19 @@ async def inbox(call: CommandCall, *, repeat: Watch = False) -> None:
     A question about a petition has the id of that petition.
 
     JSON: an array of {task_id, general, about, question, choices: [text], people: [name], asked_at, due_at, default,
-    digest}, and also answer if the King has not processed it yet, and petition_id if a petition needs approval; with
-    --watch an array per line whenever something changes.
+    digest}. A question whose answer the King has not processed yet also has answer, and a question about a petition
+    also has petition_id. With --watch an array per line whenever something changes.
     """
     async with call.bus(ANSWERS_APPLICATION, create=False) as bus:
 
-        async def look() -> list[OpenQuestion]:
+        async def read() -> list[OpenQuestion]:
             async with bus.transaction() as transaction:
                 asks = await open_questions(transaction, call.note_unreadable)
                 return [await to_open_question(transaction, ask, call.note_unreadable) for ask in asks]
 
         if repeat:
-            await watch(call.output, look, _view, identity)
-        print_state(call.output, await look(), _view, identity)
+            await watch(call.output, read, _view, identity)
+        print_state(call.output, await read(), _view, identity)
 
 
 def _view(asks: list[OpenQuestion]) -> RenderableType:

@@ -27,7 +27,7 @@ app = typer.Typer(add_completion=False)
 
 
 class _ProcessList(NamedTuple):
-    """The entries. If there are none, `events_wait` says whether events wait."""
+    """The entries. `events_wait` is set if there are no entries, events wait, and a person reads the output."""
 
     entries: list[ProcessEntry]
     events_wait: bool
@@ -50,7 +50,7 @@ async def ps(
     """
     async with call.bus(application_for_any_stream(), create=False) as bus:
 
-        async def look() -> _ProcessList:
+        async def read() -> _ProcessList:
             async with bus.transaction() as transaction:
                 entries = (await _entries(call, transaction, limit, every=every))[-limit:]
                 waiting = RecordQuery(kind=EVENTS.name, state=EventStatus.PENDING, limit=1)
@@ -67,8 +67,8 @@ async def ps(
             return seen.entries
 
         if repeat:
-            await watch(call.output, look, newest, document)
-        print_state(call.output, await look(), view, document)
+            await watch(call.output, read, newest, document)
+        print_state(call.output, await read(), view, document)
 
 
 async def _entries(call: CommandCall, transaction: Transaction, limit: int, *, every: bool) -> list[ProcessEntry]:

@@ -29,7 +29,7 @@ from kingdom.demo.scenario import Scenario
 from kingdom.log_output import configure_logs
 
 app = typer.Typer(add_completion=False)
-# After this time, the demo begins without an answer.
+# After this time, the demo begins even if the person has not pressed Enter.
 _OPEN_SECONDS = 60.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

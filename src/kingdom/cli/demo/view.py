@@ -34,7 +34,7 @@ _MARKS: Mapping[WorkStatus, tuple[str, str]] = {
 }
 _WAITING = ("·", "dim")
 _WHO_WIDTH = 12
-# The lines of the screen for the title, words, roles, cost, and the frame of the table.
+# The lines of the screen for the title, its words, the roles, and the frame of the table.
 _FIXED_HEIGHT = 10
 _LINES_MIN = 4
 _COMMAND_WIDTH = 56

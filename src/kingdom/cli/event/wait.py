@@ -18,7 +18,7 @@ from kingdom.court.status import CourtStatus, StatusSources, read_status
 from kingdom.workflow.model.resources.host import HostStatus
 
 # How often the event is read, and how often the reason for its delay is looked up.
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _EXPLAIN_SECONDS = 1.0
 # Shorter delays are not reported, because roles take a moment to start.
 PATIENCE_SECONDS = 3.0
@@ -60,7 +60,7 @@ async def wait_for(
             async with bus.transaction() as transaction:
                 explanation = await explain_event(transaction, event_id, utc_now(), sources.king)
             delays.update(find_delay(explanation, court_status))
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def find_delay(explanation: EventExplanation, court_status: CourtStatus) -> str:

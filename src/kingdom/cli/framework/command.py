@@ -174,7 +174,7 @@ def _register(
     make_first: Callable[[dict[str, Any]], CommandCall | CommandOutput],
     result: JsonResult | None,
 ) -> None:
-    """Register a function with further options. `make_first` makes the first argument of the function from them."""
+    """Register a function with further options. `make_first` makes its first argument from their values."""
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
 
     def run(**given: Any) -> None:

@@ -82,8 +82,8 @@ async def run_until_stopped(
 ) -> bool:
     """Run parts and background coroutines until a signal. Return whether a second signal ended them at once.
 
-    `on_ready` is called as soon as a signal ends them gracefully. When one of them ends by itself, the others are
-    stopped too, and its error is raised.
+    `on_ready` is called once the signal handlers are installed, before anything runs. When a part or a coroutine ends
+    by itself, the others are stopped too, and its error is raised.
     """
 
     def stop(at_once: bool) -> None:  # noqa: FBT001 - the signal handler passes it by position

@@ -25,21 +25,21 @@ def identity(state: object) -> object:
 
 async def watch(
     output: CommandOutput,
-    look: Callable[[], Awaitable[_T]],
+    read: Callable[[], Awaitable[_T]],
     view: Callable[[_T], RenderableType],
     document: Callable[[_T], object],
     *,
     relevant: Callable[[_T], object] = identity,
     every_seconds: float = _EVERY_SECONDS,
 ) -> Never:
-    """Read a state with `look` again and again. Redraw `view` on a terminal; a pipe gets a new state when it changes.
+    """Read a state again and again. Redraw `view` on a terminal; print a changed state to a pipe.
 
-    Only changes of `relevant(state)` count. When the reader of the pipe has gone, raise BrokenPipeError.
+    A state has changed if `relevant(state)` has. When the reader of the pipe has gone, raise BrokenPipeError.
     """
     if output.json or not output.console.is_terminal:
         printed: object = None
         while True:
-            state = await look()
+            state = await read()
             if (now := relevant(state)) != printed:
                 printed = now
                 print_state(output, state, view, document)
@@ -48,7 +48,7 @@ async def watch(
                 raise BrokenPipeError
     with Live(console=output.console, auto_refresh=False) as live:
         while True:
-            live.update(view(await look()), refresh=True)
+            live.update(view(await read()), refresh=True)
             await asyncio.sleep(every_seconds)
 
 

@@ -34,9 +34,9 @@ MIN_ID_LENGTH = 4
 _PREFIX = "wf-"
 ID_PREFIXES = {EVENTS.name: "evt-", ASSIGNMENTS.name: "task-"}
 _IDS_SHOWN = 10
-# To find the newest run, active runs are read, and stopped runs with ids of this period. An id can be older than its
-# run, so the newest of these runs is the result only if it was created in the second half of the period. Otherwise all
-# runs are read.
+# The search for the newest run first reads only the active runs and the stopped runs with an id of this period. An id
+# can be older than its run, so the newest run found is the result only if it was created in the second half of the
+# period. Otherwise all runs are read.
 _RECENT = timedelta(days=28)
 # The creation time of an unreadable record.
 _UNKNOWN = datetime.min.replace(tzinfo=UTC)
@@ -60,7 +60,7 @@ async def find_workflow(bus: Bus, text: str, *, at_least: int = 0) -> Workflow:
 
 
 async def resolve_id(transaction: Transaction, kind: RecordKind, text: str) -> str:
-    """Return the id of the event or assignment that begins with a text. `last` is the newest one.
+    """Return the id of an event or assignment, given the beginning of the id. `last` is the newest one.
 
     A text without a match is returned unchanged. The end of an id is not enough, because the store has no index for it.
     """
@@ -81,7 +81,7 @@ async def resolve_id(transaction: Transaction, kind: RecordKind, text: str) -> s
 
 
 async def _newest(transaction: Transaction) -> Record | None:
-    """Return the run that was created last. Its id does not show this, because ids of the court contain only a day."""
+    """Return the run that was created last. Ids do not show this, because those of the court contain only a day."""
     now = utc_now()
     recent = await _latest(_recent_runs(transaction, now - _RECENT))
     if recent and age_key(recent)[0] > now - _RECENT / 2:

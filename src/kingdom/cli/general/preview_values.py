@@ -20,7 +20,7 @@ from kingdom.workflow.registry import git_finder
 async def preview_context(
     call: CommandCall, package: Package, payload: dict[str, Any], repo: str, event_type: str
 ) -> PromptContext:
-    """Return the values for an event that did not happen: its own, and the General's memory and earlier results."""
+    """Return the values of the prompts for a made-up event: its fields, the General's memory and earlier results."""
     event = ExternalEvent(
         id="evt-demo-preview",
         type=event_type,
@@ -50,7 +50,7 @@ async def preview_context(
 
 
 async def git_of(call: CommandCall, repo: str) -> str:
-    """Return the id of the Git of a repository, or a suitable id if there is none yet."""
+    """Return the id under which a repository is registered, or a suitable id if it is not registered yet."""
     with suppress(NotFound):
         async with call.bus(engine(), create=False) as bus, bus.transaction() as transaction:
             return (await git_finder(transaction))(repo)

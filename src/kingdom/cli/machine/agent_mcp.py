@@ -20,7 +20,7 @@ def agent_mcp(
 ) -> None:
     """Serve the tools of Kingdom to an agent, which starts this command itself.
 
-    They are report_result, ask_human, petition, remember and read_results.
+    The tools are report_result, ask_human, petition, remember and read_results.
 
     Example: kingdom agent-mcp http://127.0.0.1:8099/voice
     """

@@ -46,7 +46,7 @@ from kingdom.soldiers.settings import AgentName, SoldierSettings
 app = typer.Typer(add_completion=False)
 CourtRole = Literal["sentinel", "king", "general", "soldiers", "envoy", "chamberlain", "web"]
 RoleName = Literal[CourtRole, "engine", "host", "courier"]
-# These roles write all their lines to the log of assignments too.
+# All log lines of these roles also go to `logs/tasks.log`; of other roles only those about events and assignments.
 _ASSIGNMENT_ROLES = frozenset({"king", "general"})
 _log = structlog.get_logger("kingdom.cli")
 
@@ -87,14 +87,14 @@ async def role(  # noqa: PLR0913 - one parameter per option
     """Play one role until SIGTERM or SIGINT; any number of processes can play the same role.
 
     `sentinel` watches GitHub and Jira, `king` decides, `general` carries out assignments, `soldiers` runs agents,
-    `envoy` talks to people, `chamberlain` watches over the court, and `web` serves the HTTP API. These roles follow
-    kingdom.yaml.
+    `envoy` talks to people, `chamberlain` watches over the court, and `web` serves the pages and the HTTP API. These
+    roles follow kingdom.yaml.
 
     `engine` and `host` run workflows without a court. The engine moves every run to its next step and watches the
     hosts; a host runs agents; `engine --host` does both. They follow the options marked `host:`, not kingdom.yaml.
 
     `courier` sends the events of streams with the transport kafka to their topics. It follows the application in
-    KINGDOM_APP and the variables KINGDOM_KAFKA_*. Of several couriers one sends, and the others wait to take over.
+    KINGDOM_APP and the variables KINGDOM_KAFKA_*. If several couriers run, one sends and the others wait to take over.
 
     When a host stops, its agents end. Their sessions continue when a host with the same name starts. If none starts for
     half a minute, a run continues on another host, provided that its repositories have a checkpoint remote.
@@ -153,8 +153,8 @@ async def play_court_role(
         backlog = BacklogMetrics(registry, prefix=call.settings.metrics_prefix)
         refreshes = [partial(backlog.refresh, bootstrap.operations_of(bus), SINGLE_STREAMS)]
         if name == CHAMBERLAIN:
-            look = partial(read_current_status, bus, call.settings, realm)
-            refreshes.append(partial(CourtMetrics(registry).refresh, look))
+            read_status = partial(read_current_status, bus, call.settings, realm)
+            refreshes.append(partial(CourtMetrics(registry).refresh, read_status))
         await stack.enter_async_context(serving_metrics(registry, *refreshes, host=metrics_host, port=metrics_port))
         context = RoleContext(
             bus=bus,
@@ -178,9 +178,9 @@ async def play_court_role(
         registration = Registration(bus, name, silence_max=silence_max)
         await registration.enter()
         ready = partial(_log.info, "role started", role=name)
-        # After an error the entry stays, so that the next process of this role logs a restart.
         background = [*components.background, report_throughput(bus, context.metrics.handled)]
         cut_off = await run_until_stopped(components.runnables, background, on_ready=ready)
+        # After an error the role stays registered, so that its next process logs a restart.
         await registration.leave(stop_reason(cut_off=cut_off))
         return cut_off
 

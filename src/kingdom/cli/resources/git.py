@@ -53,7 +53,8 @@ async def create(
 ) -> None:
     """Register a repository, after checking that it can be reached.
 
-    Events find a repository by its name on GitHub, so a GitHub name can be registered only once. Templates use NAME.
+    Events find a repository by its name on GitHub, so a GitHub name can be registered only once.
+    Templates refer to the repository by NAME.
 
     Example: kingdom git create app https://example.org/app.git --branch develop
 

@@ -25,7 +25,10 @@ _WORDS: Words = {
         "where": "Only events with these values, by the path of a field, such as `payload.actor`; texts are globs.",
         "also": "`true`: the General gets the event even if another General gets it too.",
         "priority": "A priority that replaces that of the event.",
-        "supersedes": "The subject of events, such as `{repo}#{payload.number}`; a new event replaces a waiting one.",
+        "supersedes": (
+            "The subject of an event, such as `{repo}#{payload.number}`; a new event replaces a waiting event with the"
+            " same subject."
+        ),
         "debounce_seconds": "How long an event waits for a newer one.",
     },
     "Schedule": {
@@ -46,7 +49,7 @@ _WORDS: Words = {
         "petitions": "The petitions that its agents may make; all others are rejected.",
         "protected_paths": (
             "Globs of paths. A pull request or a push that changes one of them needs the approval of a person. A name"
-            " without a slash counts in every folder, and a folder includes what is in it. Default: the files of CI,"
+            " without a slash matches in every folder, and a folder includes its content. Default: the files of CI,"
             " `CODEOWNERS`, `.gitmodules` and `.gitattributes`; see [Petitions](../petitions.md#protected-paths)."
         ),
         "ask_deadline_hours": "The time after which a question gets its default answer.",

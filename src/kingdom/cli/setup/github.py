@@ -1,4 +1,4 @@
-"""`kingdom github …`: print what a GitHub App of Kingdom needs."""
+"""`kingdom github …`: print the manifest of a GitHub App for Kingdom."""
 
 from typing import Annotated
 
@@ -11,12 +11,12 @@ from kingdom.cli.framework.output import CommandOutput
 from kingdom.court.petitions.github_access import APP_EVENTS, APP_PERMISSIONS
 from kingdom.views.setup import AppManifest, AppWebhook
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Print what a GitHub App of Kingdom needs.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Print the manifest of a GitHub App for Kingdom.")
 
 
 @app.callback()
 def _group() -> None:
-    """Print what a GitHub App of Kingdom needs."""
+    """Print the manifest of a GitHub App for Kingdom."""
     # Without this function, Typer leaves out the verb of a noun that has only one.
 
 

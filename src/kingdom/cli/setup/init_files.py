@@ -73,7 +73,7 @@ class GitHub:
 
 
 def settings_text(store: str, zone: str, github: GitHub | None) -> str:
-    """Return a settings file with comments; the user's own values are quoted."""
+    """Return a settings file with comments; values are quoted where YAML needs it."""
     text = _NO_GITHUB
     if github:
         repos = f"    repos: [{json.dumps(github.repo)}]\n"

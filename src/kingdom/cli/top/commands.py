@@ -107,7 +107,7 @@ def run_views_of(bus: Bus, settings: SoldierSettings) -> RunViews:
 
 
 async def _transcript(bus: Bus, run_id: str) -> ReadContent:
-    """Return a function that reads new lines of a run's sessions. Its first call skips most of a long transcript."""
+    """Return a function that reads new lines of a run's sessions. Of a long transcript only the end is read."""
     run = await lifecycle.show(bus, run_id)
     follower, view = follow_sessions(bus, LogSubject(run)), SessionView(run)
     waiting = await follower.read_log()

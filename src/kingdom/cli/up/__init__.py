@@ -1,1 +1,1 @@
-"""`kingdom up`: run every role, and show their log."""
+"""`kingdom up`: run every role, and show their state or their log."""

@@ -182,4 +182,4 @@ def _command(file: Path, log_level: str, role: str) -> Sequence[str]:
 
 
 def _discard(_: RoleLogLine) -> None:
-    """Discard a line. The screen shows warnings and errors, and each role writes its own log."""
+    """Discard a line. The screen shows warnings and errors, and each role writes its lines to the log files itself."""

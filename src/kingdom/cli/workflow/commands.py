@@ -168,10 +168,10 @@ async def wait(call: CommandCall, workflow_id: RunId) -> int | None:
     JSON: the workflow, as `create` prints it.
     """
 
-    async def look(bus: Bus) -> Workflow:
+    async def find(bus: Bus) -> Workflow:
         return await find_workflow(bus, workflow_id)
 
-    return await _act(call, look, wait=True)
+    return await _act(call, find, wait=True)
 
 
 @command(app, "release", result=one(Workflow))

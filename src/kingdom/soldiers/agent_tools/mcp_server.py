@@ -81,7 +81,7 @@ async def _handle_line(line: bytes, url: str) -> None:
 
 def _parse_message(line: bytes) -> dict[str, Any]:
     try:
-        # The json module accepts half a surrogate pair, so a call that contains one is answered. msgspec rejects it.
+        # msgspec would reject half a surrogate pair, but a call that contains one needs an answer too.
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise _RpcError(_PARSE_ERROR, f"this is not JSON: {error}") from error

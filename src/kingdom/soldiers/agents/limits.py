@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from kingdom.soldiers.agents.port import AgentFailed
 
-# An agent may make the same tool call this many times in a row.
+# This many identical tool calls in a row are a loop.
 LOOP_LENGTH = 8
 _DETAIL_SHOWN = 200
 

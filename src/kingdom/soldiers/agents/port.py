@@ -68,8 +68,8 @@ class AgentGone(TurnFailed):
 class Launch:
     """Everything needed to start an agent or to continue its session.
 
-    `session` is the session to continue, or None for a new one. `environment` is the complete environment of the
-    agent: nothing is inherited, and only PWD is added. The agent's standard error is appended to the file `errors`.
+    `session` is the session to continue, or None for a new one. The agent inherits no environment variables: it gets
+    those in `environment`, PWD, and settings that its client adds. Its standard error is appended to the file `errors`.
     `instructions` are given to the agent in addition to its prompts. `sandbox` limits what the agent can see and reach,
     `tools` are the tools that Kingdom offers to the agent, and `redaction` removes secrets from everything that is
     written. `meter` counts the cost of the model if its answers pass through Kingdom's proxy.

@@ -75,7 +75,7 @@ class ProgramAgent(Agent, Generic[T]):
                     self._program.close_input()
                     await self._program.wait()
         await self._program.kill()
-        await self._clear_up()
+        await self._wait_for_cleanup()
         if self._turn is not None and self._turn.interrupting is not None:
             await asyncio.wait([self._turn.interrupting])
 
@@ -98,7 +98,7 @@ class ProgramAgent(Agent, Generic[T]):
         """Ask the agent once to end its turn."""
 
     @abstractmethod
-    async def _clear_up(self) -> None:
+    async def _wait_for_cleanup(self) -> None:
         """Wait until everything is cleaned up after the program's exit."""
 
     async def _begin_or_give_up(self, turn: T) -> None:

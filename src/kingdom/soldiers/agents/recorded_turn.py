@@ -1,4 +1,4 @@
-"""One turn of a running agent; every update is written to the transcript before it is passed on."""
+"""One turn of a running agent, which is recorded in the transcript."""
 
 import asyncio
 import json

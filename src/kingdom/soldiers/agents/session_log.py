@@ -94,7 +94,7 @@ def read_history(entries: Iterable[TranscriptEntry], session: str, new_history: 
 def load_history(launch: Launch, new_history: Callable[[str], P], new_session: str) -> P:
     """Return the history of the launch's session; a launch without a session begins `new_session`.
 
-    Raises AgentGone if the transcript does not contain the session.
+    Raises AgentGone if it is not the last session of the transcript.
     """
     if launch.session is None:
         return new_history(new_session)

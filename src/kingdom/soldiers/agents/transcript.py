@@ -9,8 +9,8 @@ prompt       text, reply, continues                synced to disk before the age
 said         text                                  a piece of text, never cut within a word
 tool         tool, detail, call                    the agent began to use a tool
 output       call, text, isError                   the output of the tool, shortened
-spent        costUsd, inputTokens, outputTokens    the cost of the turn so far, as the agent reports it
-metered      costUsd                               the vendor's charge for the whole prompt; this amount counts
+spent        costUsd                               the cost of the turn so far, as the agent reports it
+metered      costUsd                               the measured cost of the whole prompt; it replaces `spent`
 petition     kind, body                            synced to disk before it is passed on
 asked        question, choices, costUsd            the turn ended with a question
 answered     answer, costUsd                       the turn ended with an answer
@@ -18,6 +18,8 @@ failed       reason, until, costUsd                the turn failed; the vendor a
 interrupted  reason, costUsd                       the turn was ended on purpose
 noted        text                                  anything else that a person should know
 ended        reason                                the process of the agent is gone
+
+The entry that ends a turn can also have `inputTokens` and `outputTokens`.
 
 `to_entry` converts a TurnUpdate to an entry. Agents may add fields and types of their own. The scripted agent records
 the steps of its script instead, and `normalize_entry` translates these into this vocabulary.

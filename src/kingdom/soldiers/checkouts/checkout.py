@@ -77,7 +77,7 @@ class GitPolicy:
 
 
 class Checkout:
-    """The files of one run.
+    """The files of one run in one repository.
 
     A folder beside the files, which agents cannot reach, has the git directory and a file with the name of the branch.
     The file with the name is written last, so a checkout is complete if this file exists. In the checkout, `.git` is a

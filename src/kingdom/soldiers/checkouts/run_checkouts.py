@@ -14,7 +14,7 @@ from kingdom.soldiers.checkouts.checkout import Checkout, CheckoutState, GitPoli
 from kingdom.soldiers.checkouts.git import REMOTE_PAUSE, run_to_completion
 from kingdom.soldiers.checkouts.repository import Repository, clone_name, without_password
 
-# Every step of a run rewrites its record, which has these lists.
+# The record of a run contains the changed paths, and each step of the run rewrites the record.
 CHANGED_PATHS_BYTES_MAX = 16_384
 _log = structlog.get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""Send prompts, which commands call queries, and report requests to agents. Reply with the results and all costs."""
+"""Send queries (prompts) and requests for reports to agents, and reply with the results and all costs."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -50,7 +50,7 @@ class EgressAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EgressLedger:
-    """Counts the connections and bytes of one run, including those that an earlier process logged."""
+    """Counts the open connections and the bytes of one run, including the bytes that an earlier process logged."""
 
     def __init__(self, file: Path, limits: EgressLimits) -> None:
         self.limits = limits

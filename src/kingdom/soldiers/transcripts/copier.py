@@ -22,7 +22,7 @@ COPY_EVERY_SECONDS = 1.0
 _BATCH_BYTES = 1 << 20
 # The end of a session waits at most this long for the store. The rest is copied later.
 _FLUSH_SECONDS = 10.0
-# A session is copied this long after its end, because the turn of an ended agent may still append its cost.
+# A session is still copied for this long after its end, because the turn of an ended agent may still append its cost.
 _LINGER_SECONDS = 60.0
 _log = structlog.get_logger("kingdom.soldiers")
 

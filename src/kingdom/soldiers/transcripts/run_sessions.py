@@ -72,7 +72,7 @@ def started_session(entry: LogEntry) -> RunSession | None:
 
 
 def with_soldiers(logged: Iterable[LogEntry], soldiers: dict[str, str]) -> Iterator[tuple[str, LogEntry]]:
-    """Yield log entries with the soldier that each is about, or "". `soldiers` has the current soldier of each Work."""
+    """Yield log entries with their soldier, or "". `soldiers` has the current soldier of each Work and is updated."""
     for entry in logged:
         if begun := started_session(entry):
             soldiers[begun.work_id] = begun.soldier
@@ -81,7 +81,7 @@ def with_soldiers(logged: Iterable[LogEntry], soldiers: dict[str, str]) -> Itera
 
 
 def sessions_of(workflow: Workflow, logged: Iterable[LogEntry]) -> list[RunSession]:
-    """Return the sessions of a run that log entries report, the oldest first, then others of its record."""
+    """Return the sessions of a run: those in log entries, the oldest first, then the others in the run's record."""
     begun = [session for entry in logged if (session := started_session(entry))]
     # Old log entries may have been removed, so the sessions in the record of the run are added.
     every: dict[str, RunSession] = {}
@@ -99,7 +99,7 @@ def _current_sessions(workflow: Workflow) -> Iterator[RunSession]:
 
 
 async def locate(bus: Bus, texts: RunTexts | None, session: RunSession, workflow: Workflow) -> None:
-    """Set the source of a session's transcript and the place of its file. The file comes before its copy."""
+    """Set the source of a session's transcript and the place of its file. The file is preferred to its copy."""
     async with bus.transaction() as transaction:
         _, host = await find_host(transaction, session.host)
     is_copied = texts is not None and session.soldier in await texts.extents(workflow.id)

@@ -11,7 +11,7 @@ from kingdom.soldiers.transcripts.copier import RUN_BYTES_MAX
 from kingdom.storage.run_texts import RunTexts, TextExtent
 from kingdom.workflow.model.run.work import SOLDIER_PREFIX
 
-# A piece has up to 64 KiB, so these are enough for a page of a busy agent. A slow agent writes many small pieces.
+# A busy agent fills a page with a few pieces of 64 KiB. A slow agent writes many small pieces, so more are read then.
 _FIRST_PIECES, _PIECES_AT_ONCE = 8, 128
 _MEBIBYTE = 1 << 20
 
@@ -110,9 +110,9 @@ class StoredTranscript(TranscriptSource):
         return words
 
     async def _read_bytes(self, after: int, at_most: int) -> tuple[int, bytes]:
-        """Return about `at_most` bytes, and at least to the end of a line if there is one, and their offset.
+        """Return about `at_most` bytes and their offset. The bytes contain at least one whole line, if there is one.
 
-        If the pieces are small, fewer bytes are returned, so that a page costs two statements.
+        If the pieces are small, fewer bytes are returned, so that a page usually costs two statements.
         """
         start, end, data, limit = after, after, bytearray(), _FIRST_PIECES
         while True:

@@ -54,7 +54,7 @@ class HostFolders:
         return self.runs / workflow_id
 
     async def remove_run(self, workflow_id: str) -> None:
-        """Remove all folders of a run without checkouts on this host. The store keeps its reports."""
+        """Remove all folders of a run, unless it still has checkouts on this host. The store keeps its reports."""
         run = self.run(workflow_id)
         with suppress(OSError):
             if any((run / "trees").glob("*")):

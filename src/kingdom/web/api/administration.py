@@ -181,6 +181,6 @@ async def _revoke(call: ApiCall, kind: CredentialKind, name: str) -> Page[Creden
 
     ended = await run_transaction(call.context.bus, act)
     for each in ended:
-        # Streams of other processes are closed when these read the log.
+        # Other processes close their streams when they read the revocation in the log.
         call.request.app[STREAM].close(each.id)
     return Page(items=ended)

@@ -72,7 +72,10 @@ class DiscardLetter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class RedriveLetters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Which dead letters to redrive: `events`, or all that match the filters. `stopAfter` 0 never stops."""
+    """Which dead letters to redrive: `events`, or with `everything` all; of these, only those that match the filters.
+
+    With `stopAfter` 0, redriving does not stop when events die again.
+    """
 
     events: Annotated[tuple[UUID, ...], Meta(max_length=_REDRIVE_MAX)] = ()
     everything: bool = False
@@ -235,7 +238,7 @@ async def post_redrive(call: ApiCall) -> Any:
             died_again, stopped = step.died_again, step.letter is None
             if step.letter:
                 events.append(key_of(step.letter))
-        # Letters that an interrupted attempt of this act has redriven count too.
+        # An accepted letter that is not in `dead` was redriven by an interrupted attempt of this act.
         earlier = len(accepted) - len(dead)
         return RedriveResult(
             matching=len(accepted),
@@ -252,7 +255,7 @@ async def post_redrive(call: ApiCall) -> Any:
 
 
 def _log_end(call: ApiCall) -> Callable[[], Awaitable[str]]:
-    """Return a function that plans an act by the end of the log: entries after it show whether the act happened."""
+    """Return a function that plans an act as the end of the log: later entries show whether the act happened."""
 
     async def plan() -> str:
         return str(await call.context.operations.log_end())

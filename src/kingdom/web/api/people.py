@@ -24,7 +24,7 @@ _Digest = Annotated[str, Meta(max_length=64)]
 
 
 class PetitionsQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Which petitions to list; `task` is the id of their assignment, or of the first one if it was continued."""
+    """Which petitions to list; `task` is the id of their assignment, or of its first assignment if it was resumed."""
 
     state: PetitionState | None = None
     task: str = ""

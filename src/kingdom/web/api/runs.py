@@ -30,7 +30,7 @@ class RunsQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class ResumeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """From where a run resumes: at most one of the fields. Without any, Kingdom chooses."""
+    """From where a run resumes: at most one field is set. If none is set, Kingdom chooses."""
 
     checkpoint: str | None = None
     from_base: bool = False
@@ -140,5 +140,5 @@ async def _log_page(call: ApiCall, about: str | None) -> Page[Any]:
         raise MalformedRequest(f"{query.after!r} is not a cursor: use `next` of the previous page") from error
     found = await call.context.operations.read_log(cursor, query.limit, about)
     items = [{"cursor": str(logged.cursor), **to_json_object(logged.entry)} for logged in found]
-    # The log grows, so its reader can always come back: a short page has a cursor too.
+    # The log grows, so even the last page has a cursor, with which the client continues later.
     return Page(items=items, next=str(found[-1].cursor) if found else query.after or None)

@@ -20,7 +20,7 @@ from kingdom.workflow.model.run.checkpoint import Checkpoint
 from kingdom.workflow.model.run.workflow import Workflow
 
 _PART_BYTES = 256 << 10
-# Reading an entry from the log can take a statement of its own, so such a part is short.
+# Each entry from the log can take one more SQL statement, so a part that is read from the log is short.
 _PART_ENTRIES = 50
 _OFFSET_MAX = 1 << 53
 
@@ -117,7 +117,7 @@ async def _read(
 async def _read_from_log(
     call: ApiCall, workflow: Workflow, session: RunSession, logged: Sequence[LogEntry]
 ) -> tuple[int, list[TranscriptLine], list[str]]:
-    """Return a part of what the log has of a session, whose offsets are the numbers of its entries."""
+    """Return a part of the log entries of a session. The offset of an entry is its number."""
     about = [entry for soldier, entry in with_soldiers(logged, {}) if soldier == session.soldier]
     end, lines = call.query.after, list[TranscriptLine]()
     for entry in about[end:]:

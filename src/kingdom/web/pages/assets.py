@@ -1,4 +1,4 @@
-"""The files of the pages: one script, one style sheet and a picture. An address contains the digest of its file."""
+"""The files of the pages: two scripts, a style sheet and a picture. The address of a file contains its digest."""
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,4 +1,4 @@
-"""The bus: its streams, its dead letters with their history, and what pins the database."""
+"""The bus: its streams, its dead letters with their history, and what prevents the cleanup of the database."""
 
 from urllib.parse import urlencode
 
@@ -15,12 +15,12 @@ from kingdom.web.route import ApiCall
 
 # A family of streams is declared with a placeholder in its name.
 _PLACEHOLDER = "{"
-# A rate from here on has no fraction.
+# Rates from this number on are shown without a fraction.
 _WHOLE_RATE = 10
 
 
 def count_up_to(number: int) -> str:
-    """Return a count of the bus, which stops at a limit."""
+    """Format a count of the bus. Counting stops at a limit."""
     return f"{COUNT_LIMIT:,}+" if number >= COUNT_LIMIT else f"{number:,}"
 
 
@@ -40,7 +40,7 @@ async def show_bus(call: ApiCall) -> web.Response:
         filters = {name: value for name in ("stream", "type", "code") if (value := getattr(query, name))}
         return page.render(
             "bus.html",
-            # Streams that need a look come first.
+            # Streams with dead letters come first, then paused streams, then streams with pending events.
             streams=sorted(streams, key=lambda row: (not row.dead, not row.paused, not row.pending, row.stream)),
             letters=letters[: query.limit],
             following=str(letters[query.limit - 1].position) if len(letters) > query.limit else None,
@@ -54,7 +54,7 @@ async def show_bus(call: ApiCall) -> web.Response:
 
 
 async def show_pins(call: ApiCall) -> web.Response:
-    """Return what pins the database as a part of a page."""
+    """Return what prevents the cleanup of the database, as an HTML fragment."""
     return html_response("pins.html", pins=await call.context.operations.pins())
 
 

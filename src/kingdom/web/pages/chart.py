@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# A narrow gap between bars is lost on a phone.
+# A chart with more bars has no gaps between them, because a phone cannot show narrow gaps.
 _BARS_WITH_GAPS = 100
 _GAP_SHARE = 0.24
 
 
 @dataclass(frozen=True, slots=True)
 class ChartBar:
-    """A bar of a chart, in percent of its width and height."""
+    """A bar of a chart, in percent of the width and height of the chart."""
 
     name: str
     value: float
@@ -36,6 +36,6 @@ def minute_bars(minutes: Sequence[int]) -> list[ChartBar]:
 
 
 def steps_path(values: Sequence[int]) -> str:
-    """Return the outline of a chart of steps as an SVG path, one wide for each value and 100 high."""
+    """Return the outline of a step chart as an SVG path, one unit wide per value and 100 units high."""
     highest = max(values, default=0) or 1
     return f"M0 100{''.join(f'V{100 - 100 * value // highest}h1' for value in values)}V100z"

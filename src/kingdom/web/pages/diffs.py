@@ -29,7 +29,7 @@ _LOOKS = {"+": "add", "-": "del", "@": "hunk", "\\": "hunk"}
 
 @dataclass(slots=True)
 class FileDiff:
-    """The changes of one file. Each line has its look in the style sheet and its text."""
+    """The changes of one file. Each line has its CSS class and its text."""
 
     path: str
     added: int = 0
@@ -78,13 +78,13 @@ def parse_diff(lines: Sequence[str]) -> Iterator[FileDiff]:
 
 
 async def show_diff(call: ApiCall) -> web.Response:
-    """Return the changes of a run as a part of a page."""
+    """Return the changes of a run as an HTML fragment."""
     diffs = (await list_diffs(call)).items
     return html_response("diff.html", diffs=show_diffs(diffs))
 
 
 async def show_checkpoint_diff(call: ApiCall) -> web.Response:
-    """Return the changes of a checkpoint as a part of a page."""
+    """Return the changes of a checkpoint as an HTML fragment."""
     diffs = (await list_checkpoint_diffs(call)).items
     return html_response("diff.html", diffs=show_diffs(diffs))
 

@@ -59,7 +59,7 @@ def assignment_state(assignment: Assignment) -> StateWord:
 
 
 def assignment_word(status: str) -> StateWord:
-    """Return the word of a status of assignments."""
+    """Return the word and the CSS class of an assignment's status."""
     return _ASSIGNMENTS[AssignmentStatus(status)]
 
 
@@ -95,7 +95,7 @@ async def show_event(call: ApiCall) -> web.Response:
 
 
 async def show_why(call: ApiCall) -> web.Response:
-    """Return the reasons of the decision about an event as a part of a page."""
+    """Return the reasons of the decision about an event as an HTML fragment."""
     explained = await show_event_why(call)
     now = call.context.clock()
     return html_response("event-why.html", explained=explained, now=now, assignment_word=assignment_word)

@@ -14,7 +14,7 @@ from kingdom.web.route import ApiCall, PageQuery
 from kingdom.workflow.model.resources.host import Host
 from kingdom.workflow.records import HOSTS
 
-# The looks of the levels of health.
+# The CSS class of each level of health.
 _LOOKS = {"green": "good", "yellow": "ask", "orange": "bad", "red": "bad", "unknown": "idle"}
 
 

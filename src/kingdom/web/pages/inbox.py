@@ -19,7 +19,7 @@ _CHARACTERS_SHOWN = 2000
 
 @dataclass(frozen=True, slots=True)
 class FoldedText:
-    """The first line of a text, what follows it, and the rest, which is folded."""
+    """The first line of a text, the lines shown below it, and the folded rest."""
 
     heading: str
     shown: str
@@ -32,7 +32,7 @@ class FoldedText:
 
 
 def fold(text: str) -> FoldedText:
-    """Fold a text. The three parts in a row are the whole text."""
+    """Fold a text. The three parts together are the whole text."""
     heading, _, rest = printable(text.strip()).partition("\n")
     lines = rest.split("\n")
     shown, size = 0, 0

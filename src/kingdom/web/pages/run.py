@@ -45,7 +45,7 @@ class RunPageQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:
-    """A way to resume a run: the body of the request, its words, and what a rollback would not undo."""
+    """A way to resume a run: the body of the request, its name and description, and what a rollback would not undo."""
 
     body: dict[str, object]
     name: str
@@ -68,12 +68,12 @@ async def show_run(call: ApiCall) -> web.Response:
 
 
 async def show_timeline(call: ApiCall) -> web.Response:
-    """Return the timeline of a run as a part of a page."""
+    """Return the timeline of a run as an HTML fragment."""
     return html_response("timeline-part.html", **story_values(await explain(call), call.context.clock()))
 
 
 async def show_story(call: ApiCall) -> web.Response:
-    """Return the story of a run as a part of a page."""
+    """Return the story of a run, event or assignment as an HTML fragment."""
     return html_response("story.html", **story_values(await explain(call), call.context.clock()))
 
 
@@ -83,7 +83,7 @@ def resume_points(workflow: Workflow, petitions: Sequence[Petition]) -> list[Res
         return []
     points: list[ResumePoint] = []
     if not workflow.host_data_lost and workflow.question is None:
-        words = "The agent goes on in its session; nothing is rolled back."
+        words = "The agent continues in its session; nothing is rolled back."
         if workflow.status is WorkflowStatus.FAILED:
             points.append(ResumePoint(body={}, name="After the last checkpoint", words="Kingdom chooses where."))
         points.append(ResumePoint(body={"inSession": True}, name="In its session", words=words))

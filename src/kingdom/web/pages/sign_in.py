@@ -1,4 +1,4 @@
-"""The page that redeems an invite. Browsers do not send the fragment of an address: a script posts its secret."""
+"""The page that redeems an invite. The secret is in the fragment, which browsers do not send, so a script posts it."""
 
 from aiohttp import web
 

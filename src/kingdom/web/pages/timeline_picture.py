@@ -18,7 +18,7 @@ _TICKS = 6
 _LABEL_LENGTH_MAX = 26
 # The largest share of the width for one pause, so that a night of waiting leaves room for minutes of work.
 _PAUSE_SHARE = 0.15
-# Repetitions after which the longest pause hardly changes.
+# After this many iterations, the longest pause hardly changes.
 _ROUNDS = 60
 _MARKS = {
     MomentKind.CHECKPOINT: "M0 -7 L7 0 L0 7 L-7 0 Z",
@@ -71,7 +71,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A duration. `look` is its class in the style sheet, `words` the text under the mouse pointer."""
+    """A duration. `look` is its CSS class, and `words` is its tooltip."""
 
     begin: datetime
     end: datetime

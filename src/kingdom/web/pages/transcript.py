@@ -24,7 +24,7 @@ _SKIPPED = frozenset({"spent", "metered", "step", ""})
 
 @dataclass(frozen=True, slots=True)
 class ShownLine:
-    """A line of a transcript: the anchor of its link, its time, its label, its look, and its text.
+    """A line of a transcript: the anchor of its link, its time, its label, its CSS class (`look`), and its text.
 
     The end of a long text is `folded`.
     """
@@ -113,7 +113,7 @@ def show_lines(lines: Iterable[TranscriptLine], after: int) -> Iterator[ShownLin
 
 
 async def show_transcript(call: ApiCall) -> web.Response:
-    """Return a part of a transcript as a part of a page."""
+    """Return a part of a transcript as an HTML fragment."""
     part: TranscriptPart = await list_transcript(call)
     after: int = call.query.after
     lines = list(show_lines(part.items, after))
@@ -141,7 +141,7 @@ async def download_transcript(call: ApiCall) -> web.Response:
 
 
 async def show_reports(call: ApiCall) -> web.Response:
-    """Return the reports of a run as a part of a page."""
+    """Return the reports of a run as an HTML fragment."""
     async with call.context.bus.transaction() as transaction:
         _, workflow = await load_workflow(transaction, call.path["id"])
         tasks = [(work, task) for work in workflow.works for task in work.tasks if task.report.file_path]

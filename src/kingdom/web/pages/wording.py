@@ -12,7 +12,7 @@ from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus
 
 _TAB_WIDTH = 4
-# The word of each status, and its look in the style sheet: shape and color say the same as the word.
+# The word and the CSS class of each status. The class chooses a shape and a color that mean the same as the word.
 _STATES: Mapping[WorkflowStatus, tuple[str, str]] = {
     WorkflowStatus.CREATED: ("Created", "idle"),
     WorkflowStatus.PREPARING: ("Preparing", "run"),
@@ -29,7 +29,7 @@ _STATES: Mapping[WorkflowStatus, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class StateWord:
-    """A state as people see it: its word, and its look in the style sheet."""
+    """A state as people see it: its word, and its CSS class (`look`)."""
 
     word: str
     look: str
@@ -45,7 +45,7 @@ def state_of(workflow: Workflow) -> StateWord:
 
 
 def money(amount: float | None) -> str:
-    """Format an amount of money, with cents."""
+    """Format an amount of US dollars with cents, or with four decimals if it is less than a cent."""
     if amount is None:
         return "-"
     return f"${amount:,.2f}" if amount >= 0.01 or not amount else f"${amount:.4f}"  # noqa: PLR2004 - a cent

@@ -218,7 +218,7 @@ class AcpAgent(ProgramAgent[AcpTurn]):
         with suppress(ConnectionError):
             await self._connection.cancel(session_id=self.session)
 
-    async def _clear_up(self) -> None:
+    async def _wait_for_cleanup(self) -> None:
         await asyncio.wait([self._cleanup_task])
 
     async def _clean_up_after_program(self) -> None:

@@ -20,8 +20,8 @@ _IRRELEVANT_FIELDS = ("cwd", "description")
 class AcpTurn(RecordedTurn):
     """The turn of one prompt.
 
-    `answer` is the agent's text since its latest tool call. `notice` is the latest notice of the adapter, and `failed`
-    is set once the adapter reports that the turn failed.
+    `answer` is the agent's latest message, or empty after a tool call. `notice` is the latest notice of the adapter.
+    `failed` is set once the adapter reports that the turn failed.
     """
 
     def __init__(

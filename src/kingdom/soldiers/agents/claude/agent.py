@@ -117,7 +117,7 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
     async def _ask_for_end(self) -> None:
         await self._transport.request("interrupt")
 
-    async def _clear_up(self) -> None:
+    async def _wait_for_cleanup(self) -> None:
         if self._listen_task is None:
             await self._client.disconnect()
         else:

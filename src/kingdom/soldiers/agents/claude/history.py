@@ -72,7 +72,7 @@ class UnansweredPrompt:
 
 
 def find_unanswered_prompt(entries: Iterable[TranscriptEntry], prompt_id: str) -> UnansweredPrompt | None:
-    """Return a prompt with its ids in Claude Code, or None if the entries contain the end of its turn."""
+    """Return a prompt with its ids in Claude Code, or None if the entries lack it or contain the end of its turn."""
     session, found = "", None
     for entry in entries:
         match entry:
