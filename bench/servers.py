@@ -149,7 +149,7 @@ def until(seconds: float) -> Iterator[None]:
 
 
 def quoted(value: str) -> str:
-    """Return a value quoted for the configuration files of both servers."""
+    """Return a value quoted for the configuration files of PostgreSQL and PgBouncer."""
     return "'" + value.replace("'", "''") + "'"
 
 

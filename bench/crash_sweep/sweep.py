@@ -50,7 +50,7 @@ class SweepResult:
     seconds_longest: float = 0.0
 
 
-class _Wanted(NamedTuple):
+class _PlannedRun(NamedTuple):
     """A run with its crash point and its broken variant."""
 
     point: Point | None = None
@@ -86,7 +86,7 @@ class Sweep:
 
     def _reference(self, swept: SweepResult, *, times: int) -> Ending | None:
         """Execute the run several times without a crash. All results must be equal, and only common steps count."""
-        trials = [trial for _, _, trial in self._trials([_Wanted()] * times)]
+        trials = [trial for _, _, trial in self._trials([_PlannedRun()] * times)]
         reference = trials[0].ending
         swept.points = _in_all([trial.counts for trial in trials])
         swept.seconds_reference = trials[0].seconds
@@ -106,7 +106,7 @@ class Sweep:
         for _ in range(_TRIES if wanted is None else len(left)):
             owed = swept.tried - swept.killed
             turn, left = left[:owed], left[owed:]
-            for number, _, trial in self._trials(_Wanted(point, variant) for point in turn):
+            for number, _, trial in self._trials(_PlannedRun(point, variant) for point in turn):
                 self._count(swept, reference, trial)
                 if trial.point and trial.killed_at is None:
                     left.append(trial.point)
@@ -129,16 +129,16 @@ class Sweep:
 
     def _catch(self, reference: Ending) -> dict[str, bool]:
         """Return for each broken variant whether it was detected at each of its points."""
-        shown = [_Wanted(point, name) for name, variant in VARIANTS.items() for point in variant.shows_at]
+        shown = [_PlannedRun(point, name) for name, variant in VARIANTS.items() for point in variant.shows_at]
         caught = dict.fromkeys(VARIANTS, True)
         for _, wanted, trial in self._trials(shown):
             found = trial.killed_at is not None and findings_of(reference, trial)
             caught[wanted.variant or ""] &= bool(found)
         return caught
 
-    def _trials(self, wanted: Iterable["_Wanted"]) -> Iterator[tuple[int, "_Wanted", Trial]]:
-        """Execute runs, some at the same time. Yield each ended run: its number, what was wanted, and its result."""
-        waiting, running, ended = list(wanted)[::-1], dict[int, tuple[_Wanted, Stage]](), 0
+    def _trials(self, wanted: Iterable["_PlannedRun"]) -> Iterator[tuple[int, "_PlannedRun", Trial]]:
+        """Execute runs, some at the same time. Yield each ended run: its number, its plan, and its result."""
+        waiting, running, ended = list(wanted)[::-1], dict[int, tuple[_PlannedRun, Stage]](), 0
         try:
             while waiting or running:
                 while waiting and len(running) < self._jobs:

@@ -1,4 +1,4 @@
-"""`python -m bench.stream`: exits 0 only if every client holds exactly the log, on each store."""
+"""`python -m bench.stream`: exits 0 only if every client gets exactly the entries of the log, on each store."""
 
 import argparse
 import asyncio

@@ -148,7 +148,7 @@ async def _order_backtests(store: TradeStore) -> None:
 
 
 async def _come_to_rest(scene: Scene, seconds: float, *, everything: bool = False) -> tuple[Evidence, list[str]]:
-    """Wait until nothing is left to do, except in stopped markets unless `everything`."""
+    """Wait until nothing is left to do, except in stopped markets. With `everything`, wait for these markets too."""
     deadline = time.monotonic() + seconds
     while True:
         evidence = await scene.evidence()

@@ -17,7 +17,7 @@ from kingdom.backends.postgres.bus import PostgresBus
 from kingdom.backends.postgres.courier_queue import CarriedEvent, CourierQueue, CourierTerm, Tick
 from kingdom.errors import Misconfigured, Transient, Unavailable
 
-# Another courier takes over if this one does not report for so long. A courier that only hangs is then fenced.
+# Another courier takes over if this one does not renew the role for this long. A courier that only hung is then fenced.
 LEASE = timedelta(seconds=10)
 # How many events share a Kafka transaction at most.
 PIECE_EVENTS = 5000
@@ -147,7 +147,7 @@ class Courier:
         if missing := [topic for topic in topics if not counts.get(topic)]:
             # The brokers show a new topic some time after they have created it.
             raise Unavailable(f"the brokers do not show the topics {', '.join(missing)} yet")
-        known = {topic: await self._queue.know_topic(topic, count) for topic, count in counts.items()}
+        known = {topic: await self._queue.remember_topic(topic, count) for topic, count in counts.items()}
         for topic, count in known.items():
             if counts[topic] < count:
                 raise Misconfigured(

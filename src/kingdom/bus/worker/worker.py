@@ -45,7 +45,7 @@ class Runnable(Protocol):
         """Run until stopped."""
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask it to end. If `at_once` is true, cancel what it is doing."""
+        """Ask it to end. If `at_once` is true, cancel its current work."""
 
 
 class Worker:
