@@ -84,7 +84,7 @@ class Page:
 
     @classmethod
     async def open(cls, site: Site, bus: Bus, variant: str) -> "Page":
-        """Read the cursor before the data, so that no entry is missed. The variant CURSOR_AFTER_DATA does the opposite."""
+        """Read the cursor before the data, so that no entry is missed. One variant does the opposite."""
         operations = operations_of(bus)
         if variant == CURSOR_AFTER_DATA:
             shown = await _read_numbers(bus)

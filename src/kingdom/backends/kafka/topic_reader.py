@@ -89,7 +89,7 @@ class TopicReader:
                 "group.protocol": "consumer",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
-                # A position that the topic no longer has is an error, because a person must decide whether to skip events.
+                # A position that the topic no longer has is an error: a person must decide whether to skip events.
                 "auto.offset.reset": "error",
             }
         )

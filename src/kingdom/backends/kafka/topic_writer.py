@@ -34,7 +34,7 @@ class SentPosition:
 
 
 class TopicWriter:
-    """The only writer to the topics of a store. Opening it aborts the transaction of an earlier writer, and fences that writer.
+    """The only writer to the topics of a store. Opening it aborts and fences an earlier writer.
 
     `partitions` has the number of partitions of each topic. Calls block, so the courier makes them in another thread.
     After an error, open a new writer.

@@ -95,7 +95,7 @@ class CourierQueue:
         return timedelta(seconds=row["seconds"])
 
     async def remember_topic(self, topic: str, partitions: int) -> int:
-        """Store the number of partitions of a new topic. Return the number that the topic had when it was first used."""
+        """Store the number of partitions of a new topic. Return the number that a topic had at its first use."""
         (row,) = await self._run("remember_topic", topic=topic, partitions=partitions)
         return int(row["partitions"])
 

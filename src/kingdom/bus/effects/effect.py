@@ -137,7 +137,7 @@ class Effect(ABC, Generic[T]):
 
     @abstractmethod
     def request(self, event: Event[T]) -> Mapping[str, Any]:
-        """Return everything that the call needs, as JSON. Later attempts use the same request, unless the target rejected it."""
+        """Return everything that the call needs, as JSON. Attempts share it until the target rejects the call."""
 
     @abstractmethod
     async def call(self, attempt: Attempt) -> CallResult:

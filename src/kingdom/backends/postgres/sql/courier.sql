@@ -93,7 +93,7 @@ oldest AS (
 SELECT coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)::float8 AS seconds FROM oldest;
 
 -- name: remember_topic
--- Store the number of partitions of a new topic. Return the number that the topic had when it was first used.
+-- Store the number of partitions of a new topic. Return the number that a topic had at its first use.
 WITH known AS (
   INSERT INTO kingdom.courier_topic AS known (topic, partitions) VALUES (%(topic)s, %(partitions)s)
   ON CONFLICT (topic) DO UPDATE SET partitions = known.partitions RETURNING partitions)
