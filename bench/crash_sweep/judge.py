@@ -102,7 +102,7 @@ def _check_transcripts(reference: Ending, ending: Ending, *, again_max: int) -> 
             yield f"transcripts: {task} has {found} instead of {expected}"
     again = sum(task.again for task in ending.transcripts.values())
     if again > again_max:
-        yield f"transcripts: {again} steps were done again, at most {again_max} may be"
+        yield f"transcripts: {again} steps were repeated, at most {again_max} are allowed"
 
 
 def _check_cost(reference: Ending, ending: Ending, *, slack_usd: float) -> Iterator[str]:
