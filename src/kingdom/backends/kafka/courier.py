@@ -108,7 +108,7 @@ class Courier:
         return await self._queue.hold(self.name, self._lease)
 
     async def _still_holds(self) -> bool:
-        """Return whether no other courier has taken over. The lease is renewed some times before it ends."""
+        """Return whether no other courier has taken over. The lease is renewed several times before it ends."""
         return time.monotonic() < self._renew_at or await self._hold() is not None
 
     async def _send_tick(self, writer: TopicWriter, tick: Tick, position: SentPosition) -> SentPosition:
