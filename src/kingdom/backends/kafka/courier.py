@@ -75,8 +75,8 @@ class Courier:
             position = await asyncio.to_thread(writer.open)
             if position.tick == 0 and term.sent > 0:
                 raise Misconfigured(
-                    f"the brokers have lost the position of the courier, which had sent tick {term.sent}; see"
-                    " `Runbooks` in the documentation of Kafka"
+                    f"the brokers have lost the position of the courier, which had sent tick {term.sent}: see"
+                    " docs/how-to/put-a-stream-on-kafka.md"
                 )
             _log.info("the courier sends", name=self.name, tick=position.tick)
             await self._send_until_stopped(writer, position, term.sent)
@@ -152,7 +152,7 @@ class Courier:
             if counts[topic] < count:
                 raise Misconfigured(
                     f"topic {topic} has {counts[topic]} partitions, but had {count}: keys would change their partition;"
-                    " create it again with as many"
+                    f" create it again with {count} partitions"
                 )
         return known
 
