@@ -53,7 +53,7 @@ class Act:
 
 
 class RecordedAct(msgspec.Struct, frozen=True, kw_only=True):
-    """An act as the store keeps it. `plan` is what it was accepted to do, `response` what it returned."""
+    """An act as the store keeps it. `plan` is set when it is accepted, `response` when it is done."""
 
     verb: str
     target: str
