@@ -1,4 +1,4 @@
-"""What private servers need: a binary, a free port, a suitable user and a temporary directory."""
+"""Tools to start private servers: find a binary and a free port, choose a user, create a temporary directory."""
 
 import contextlib
 import fcntl

@@ -1,4 +1,4 @@
-"""What the courier reads in PostgreSQL for one tick: with more retained events, and under a pinned transaction."""
+"""Count what the courier reads in PostgreSQL for one tick: with more retained events, and under a pinned transaction."""
 
 from typing import Any, LiteralString
 

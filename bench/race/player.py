@@ -24,7 +24,7 @@ _COUNT_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What one process does: `events` counts all events of the turn, not those of this process."""
+    """The job of one process. `events` counts all events of the turn, not those of this process."""
 
     role: str
     dsn: str

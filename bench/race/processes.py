@@ -24,7 +24,7 @@ class SideFailedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one process reports about its work."""
+    """The report of one process about its work."""
 
     began: float
     ended: float

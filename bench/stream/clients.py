@@ -22,7 +22,7 @@ class StreamedData(msgspec.Struct):
 
 
 class StreamedEntry(msgspec.Struct):
-    """What the clients need of an entry."""
+    """The fields of an entry that the clients need."""
 
     cursor: str
     type: str

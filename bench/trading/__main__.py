@@ -53,7 +53,7 @@ _LOOK_EVERY_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """What was found while the blind market was suspended, and after all faults had ended."""
+    """The evidence while the blind market was suspended and after all faults had ended, and its findings."""
 
     suspended: Evidence
     final: Evidence

@@ -30,7 +30,7 @@ ACTS = RecordKind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """What a visitor wants: a verb, its target, and the request. `key` is empty if the visitor chose none."""
+    """An act that a visitor requests: a verb, its target, and the request. `key` is empty if the visitor chose none."""
 
     visitor: Visitor
     verb: str

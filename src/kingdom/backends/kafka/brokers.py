@@ -1,4 +1,4 @@
-"""Where the brokers are, and how this store names its topics."""
+"""The addresses of the brokers, and the names of the topics of a store."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

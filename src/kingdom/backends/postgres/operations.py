@@ -47,7 +47,7 @@ _DeadChange = Callable[[Connection, DictRow, str], Awaitable[bool]]
 
 
 class PostgresOperations(Operations):
-    """What an operator can ask a PostgresBus or change in it."""
+    """The operations of a PostgresBus for operators."""
 
     def __init__(self, bus: PostgresBus) -> None:
         self._bus = bus
