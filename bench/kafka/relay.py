@@ -1,4 +1,4 @@
-"""Count what the courier reads in PostgreSQL for one tick: with more retained events, and under a pinned transaction."""
+"""Count the reads of the courier in PostgreSQL for one tick: with more retained events, or under a pinned transaction."""
 
 from typing import Any, LiteralString
 
