@@ -1,4 +1,4 @@
-"""Count the reads of the courier in PostgreSQL for one tick: with more retained events, or under a pinned transaction."""
+"""Count the reads of the courier in PostgreSQL per tick: with more retained events, or under a pinned transaction."""
 
 from typing import Any, LiteralString
 
