@@ -1,4 +1,4 @@
-"""What private servers need: a binary, a free port, a suitable user and a temporary directory."""
+"""Tools to start private servers: find a binary and a free port, choose a user, create a temporary directory."""
 
 import contextlib
 import fcntl
@@ -149,7 +149,7 @@ def until(seconds: float) -> Iterator[None]:
 
 
 def quoted(value: str) -> str:
-    """Return a value quoted for the configuration files of both servers."""
+    """Return a value quoted for the configuration files of PostgreSQL and PgBouncer."""
     return "'" + value.replace("'", "''") + "'"
 
 

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_system(options)
     options.backend = options.backend or "postgres"
     with BACKENDS[options.backend].place() as place:
-        report = asyncio.run(run_trial(place.url, _plan(options, place), _emptied(options.keep)))
+        report = asyncio.run(run_trial(place.url, _plan(options, place), _empty(options.keep)))
         caught = {} if options.variant or options.no_variants else _catch_variants(place.url, options.backend)
         deadlocks = place.deadlocks()
     complaints = [
@@ -156,7 +156,7 @@ def _figures(report: TrialReport, caught: dict[str, bool], *, deadlocks: int, ok
     }
 
 
-def _emptied(directory: Path | None) -> Path | None:
+def _empty(directory: Path | None) -> Path | None:
     if directory is not None:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)

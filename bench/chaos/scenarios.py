@@ -40,7 +40,7 @@ _WORK_MS = 1_000
 
 
 class _KilledAsleepError(Exception):
-    """Raised if a process stopped itself while another of its threads held the lock, and was killed for the lock."""
+    """Raised if a process that stopped itself was killed, because another of its threads held the lock."""
 
 
 def process_command(backend: str, variant: str) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ async def _a_stopped_worker_wakes_up(trial: Trial) -> None:
     await _start_workers(trial, 2)
     await trial.publish(event)
     await trial.wait_until(_seen("reconciled", key="one"))
-    sleeper = await _woken(trial)
+    sleeper = await _wake_stopped(trial)
     await trial.wait_until(lambda entries: _decided(entries, sleeper))
     trial.scripts.open_gate(str(event.event_id))
 
@@ -108,7 +108,7 @@ async def _a_stopped_sender_wakes_up(trial: Trial) -> None:
     await _start_workers(trial, 2)
     await trial.publish(CALL_WITH_IDENTIFIER.envelope(Job(call="one", script={"send:1": "stop"}), stream=ANY))
     await trial.wait_until(_seen("accepted", key="one"))
-    await _woken(trial)
+    await _wake_stopped(trial)
     await trial.wait_until(lambda entries: len(_all(entries, "received", key="one")) > 1)
 
 
@@ -154,14 +154,14 @@ async def _a_writer_stops(trial: Trial) -> None:
     """Stop a worker that holds the lock. The other worker must continue."""
     await _start_workers(trial, 2)
     await _publish_before_another(trial, "stop")
-    await _sleeper(trial)
+    await _find_stopped(trial)
 
 
 async def _a_writer_stops_and_wakes_up(trial: Trial) -> None:
     """Stop a worker that holds the lock. Another worker continues, and then the first one wakes up."""
     await _start_workers(trial, 2)
     await _publish_before_another(trial, "stop")
-    sleeper = await _sleeper(trial)
+    sleeper = await _find_stopped(trial)
     await trial.wait_until(_seen("settled"))
     if sleeper:
         trial.fleet.send(sleeper, signal.SIGCONT)
@@ -296,8 +296,8 @@ async def _start_workers(trial: Trial, count: int) -> None:
     await trial.wait_until_ready()
 
 
-async def _sleeper(trial: Trial) -> FleetMember | None:
-    """Return the member whose process has stopped itself, or None if another process has killed it for the lock."""
+async def _find_stopped(trial: Trial) -> FleetMember | None:
+    """Return the member whose process has stopped itself, or None if it was killed because it held the lock."""
     found: list[FleetMember] = []
 
     def asleep(entries: list[HistoryEntry]) -> bool:
@@ -308,13 +308,13 @@ async def _sleeper(trial: Trial) -> FleetMember | None:
     return found[0] if found else None
 
 
-async def _woken(trial: Trial) -> FleetMember:
+async def _wake_stopped(trial: Trial) -> FleetMember:
     """Continue the process that has stopped itself, and return its member."""
-    sleeper = await _sleeper(trial)
-    if sleeper is None:
+    stopped = await _find_stopped(trial)
+    if stopped is None:
         raise _KilledAsleepError
-    trial.fleet.send(sleeper, signal.SIGCONT)
-    return sleeper
+    trial.fleet.send(stopped, signal.SIGCONT)
+    return stopped
 
 
 def _asleep(member: FleetMember) -> bool:

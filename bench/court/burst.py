@@ -70,7 +70,7 @@ async def measure_burst(court: CourtProcesses, figures: Figures, *, count: int) 
                     )
         await eventually(lambda: _is_decided(bus), "the King decides about all", _PATIENCE_SECONDS)
         counts = await _read(bus, {webhook.event_id for webhook in webhooks})
-    figures.note("webhooks of both bursts not answered 202 as they should be", refused, at_most=0)
+    figures.note("webhooks of both bursts without the expected answer 202", refused, at_most=0)
     findings = list(judge(counts, [webhook.event_id for webhook in webhooks], SETTINGS["king"]["soldiers"]))
     figures.facts["findings of the burst"] = findings[:20]
     figures.note("events of the burst lost, doubled or not routed", len(findings), at_most=0)
@@ -120,7 +120,8 @@ async def _is_decided(bus: Bus) -> bool:
 
 async def _read(bus: Bus, expected: set[str]) -> BurstCounts:
     async with bus.transaction() as transaction:
-        # The court still admits events. An entry that ends after this read has an assignment when its event is read.
+        # Read the entries before the events, because the court still admits events: an entry that ends after this read
+        # has an assignment when its event is read.
         waiting = [
             record.id
             async for record in each_record(transaction, RecordQuery(kind=WAITING_ENTRIES.name, state=WAITING))

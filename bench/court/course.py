@@ -48,7 +48,7 @@ def _nothing(_: str) -> AbstractContextManager[object]:
 
 
 class Course:
-    """The real Sentinel and King. General and Envoy only end their work, and are not counted.
+    """Takes events through the real Sentinel and King. General and Envoy only end their work, and are not counted.
 
     With `scans` the King reads all events before each reaction; the counts must show this defect.
     """
@@ -80,8 +80,8 @@ class Course:
             await self._react(RESULT_STREAM.name)
         await self._settle(await self._bus.claim(MESSAGE_STREAM.name, 10, "bench"), _send)
 
-    async def look(self) -> None:
-        """Run the periodic check of the King."""
+    async def run_timers(self) -> None:
+        """Run the periodic check of the King once."""
         with self._counting(CLOCK):
             await run_timers_once(self._bus, self._king)
 

@@ -167,7 +167,7 @@ async def _play(course: Course, events: int, *, first: int) -> None:
     for number in range(first, first + events):
         await course.play(number)
     for _ in range(max(events // _LOOK_EVERY, 1)):
-        await course.look()
+        await course.run_timers()
 
 
 def _trace(root: Path, events: int, *, scans: bool) -> Counter[str]:

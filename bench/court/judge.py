@@ -20,9 +20,9 @@ _ENDED_RUNS = ("COMPLETED", "CANCELLED")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CourtCounts:
-    """What a court has done: `comments` per pull request, `posts` per message, and the ids of sent `messages`.
+    """The results of a court. `comments` are counted per pull request and `posts` per message; `messages` are ids.
 
-    The other fields must be empty at the end: registered agent `sessions`, commands that a host has `accepted` but not
+    The last fields must be empty at the end: registered agent `sessions`, commands that a host has `accepted` but not
     answered, the holders of each `held` quota, open runs, and open events of the bus.
     """
 

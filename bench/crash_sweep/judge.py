@@ -94,7 +94,7 @@ def _check_results(reference: Ending, ending: Ending) -> Iterator[str]:
 
 
 def _check_transcripts(reference: Ending, ending: Ending, *, again_max: int) -> Iterator[str]:
-    """Yield the Tasks whose script was not executed step by step, each step once, with one answer."""
+    """Describe the Tasks whose steps and answers differ from the reference, and too many repeated steps."""
     nothing = TaskTranscript(steps=[], answers=0)
     for task in sorted(reference.transcripts.keys() | ending.transcripts.keys()):
         expected, found = reference.transcripts.get(task, nothing), ending.transcripts.get(task, nothing)
@@ -102,7 +102,7 @@ def _check_transcripts(reference: Ending, ending: Ending, *, again_max: int) -> 
             yield f"transcripts: {task} has {found} instead of {expected}"
     again = sum(task.again for task in ending.transcripts.values())
     if again > again_max:
-        yield f"transcripts: {again} steps were done again, at most {again_max} may be"
+        yield f"transcripts: {again} steps were repeated, at most {again_max} are allowed"
 
 
 def _check_cost(reference: Ending, ending: Ending, *, slack_usd: float) -> Iterator[str]:
@@ -145,7 +145,7 @@ def _check_recovery(reference: Ending, ending: Ending, recovery: _Recovery) -> I
 
 
 def _without_progress(events: Sequence[Event]) -> list[Event]:
-    """Leave out the status of a Work after each completed Task, which is the same for several Tasks."""
+    """Leave out the event with the status of the Work after each completed Task, because these events are all equal."""
     pairs = zip([None, *events], events, strict=False)
     return [
         event

@@ -17,7 +17,7 @@ _PREPARED = "prepared"
 
 
 class Place(ABC):
-    """Where the stores of the runs are created and removed."""
+    """Creates and removes the stores of the runs."""
 
     @abstractmethod
     def make(self, directory: Path) -> str:

@@ -66,21 +66,21 @@ class Stage:
 
     @property
     def host_directory(self) -> Path:
-        """The directory of the host."""
+        """Return the directory of the host."""
         return self.directory / HOST_NAME
 
     @property
     def note(self) -> Path:
-        """The file in which the victim records its last step."""
+        """Return the file in which the victim records its last step."""
         return self.directory / "last-step"
 
     @property
     def outcome(self) -> Path:
-        """The file in which the client records the end of the run."""
+        """Return the file in which the client records the end of the run."""
         return self.directory / "outcome.json"
 
     def log(self, role: str) -> Path:
-        """Return the output of a process."""
+        """Return the file with the output of a process."""
         return self.directory / f"{role}.log"
 
     def counts(self, role: str) -> Path:

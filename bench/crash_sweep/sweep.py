@@ -33,7 +33,7 @@ class SweepResult:
     """The result of a sweep: the number of points by role and kind, and counts of the runs.
 
     `killed` counts the runs that reached their point, `finished` those of them without a finding, and `missed` the
-    other runs. `steps_again` counts the steps that agents did before a crash and again after it.
+    other runs. `steps_again` counts the steps that agents did before a crash and repeated after it.
     """
 
     points: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class SweepResult:
     seconds_longest: float = 0.0
 
 
-class _Wanted(NamedTuple):
+class _PlannedRun(NamedTuple):
     """A run with its crash point and its broken variant."""
 
     point: Point | None = None
@@ -77,7 +77,7 @@ class Sweep:
         reference = self._reference(swept, times=1 if variant or wanted == 0 else 2)
         if reference is None:
             return swept
-        points = VARIANTS[variant].shows_at if variant else in_turn(swept.points, seed)
+        points = VARIANTS[variant].shows_at if variant else shuffle_points(swept.points, seed)
         print(f"{self._backend}: {len(points)} points, seed {seed}", flush=True)
         self._sweep(swept, reference, points, wanted, variant)
         if catch and not variant:
@@ -86,9 +86,9 @@ class Sweep:
 
     def _reference(self, swept: SweepResult, *, times: int) -> Ending | None:
         """Execute the run several times without a crash. All results must be equal, and only common steps count."""
-        trials = [trial for _, _, trial in self._trials([_Wanted()] * times)]
+        trials = [trial for _, _, trial in self._trials([_PlannedRun()] * times)]
         reference = trials[0].ending
-        swept.points = _in_all([trial.counts for trial in trials])
+        swept.points = _lowest_counts([trial.counts for trial in trials])
         swept.seconds_reference = trials[0].seconds
         swept.cost_usd_reference = reference.cost_usd if reference else 0.0
         for trial in trials:
@@ -104,15 +104,15 @@ class Sweep:
         left = list(points)
         swept.tried = len(left) if wanted is None else min(wanted, len(left))
         for _ in range(_TRIES if wanted is None else len(left)):
-            owed = swept.tried - swept.killed
-            turn, left = left[:owed], left[owed:]
-            for number, _, trial in self._trials(_Wanted(point, variant) for point in turn):
+            missing = swept.tried - swept.killed
+            batch, left = left[:missing], left[missing:]
+            for number, _, trial in self._trials(_PlannedRun(point, variant) for point in batch):
                 self._count(swept, reference, trial)
                 if trial.point and trial.killed_at is None:
                     left.append(trial.point)
                 if time.monotonic() - printed_at > _PRINT_EVERY_SECONDS:
                     printed_at = time.monotonic()
-                    print(f"{self._backend}: {number} of {len(turn)}, {len(swept.findings)} findings", flush=True)
+                    print(f"{self._backend}: {number} of {len(batch)}, {len(swept.findings)} findings", flush=True)
         swept.missed = swept.tried - swept.killed
 
     def _count(self, swept: SweepResult, reference: Ending, trial: Trial) -> None:
@@ -129,16 +129,16 @@ class Sweep:
 
     def _catch(self, reference: Ending) -> dict[str, bool]:
         """Return for each broken variant whether it was detected at each of its points."""
-        shown = [_Wanted(point, name) for name, variant in VARIANTS.items() for point in variant.shows_at]
+        shown = [_PlannedRun(point, name) for name, variant in VARIANTS.items() for point in variant.shows_at]
         caught = dict.fromkeys(VARIANTS, True)
         for _, wanted, trial in self._trials(shown):
             found = trial.killed_at is not None and findings_of(reference, trial)
             caught[wanted.variant or ""] &= bool(found)
         return caught
 
-    def _trials(self, wanted: Iterable["_Wanted"]) -> Iterator[tuple[int, "_Wanted", Trial]]:
-        """Execute runs, some at the same time. Yield each ended run: its number, what was wanted, and its result."""
-        waiting, running, ended = list(wanted)[::-1], dict[int, tuple[_Wanted, Stage]](), 0
+    def _trials(self, wanted: Iterable["_PlannedRun"]) -> Iterator[tuple[int, "_PlannedRun", Trial]]:
+        """Execute runs, some at the same time. Yield each ended run: its number, its plan, and its result."""
+        waiting, running, ended = list(wanted)[::-1], dict[int, tuple[_PlannedRun, Stage]](), 0
         try:
             while waiting or running:
                 while waiting and len(running) < self._jobs:
@@ -178,7 +178,7 @@ def findings_of(reference: Ending, trial: Trial) -> list[str]:
     return [*trial.complaints, *judge(reference, trial.ending, trial.point)]
 
 
-def _in_all(counted: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
+def _lowest_counts(counted: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
     """Return for each kind of step the lowest number of steps in these runs."""
     first = counted[0]
     return {
@@ -188,8 +188,8 @@ def _in_all(counted: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str,
     }
 
 
-def in_turn(counts: dict[str, dict[str, int]], seed: int) -> list[Point]:
-    """Return all points shuffled, alternating between the kinds of every role."""
+def shuffle_points(counts: dict[str, dict[str, int]], seed: int) -> list[Point]:
+    """Return all points in random order, alternating between the kinds of steps of every role."""
     kinds = [
         [Point(role, kind, number) for number in range(1, count + 1)]
         for role, of_role in sorted(counts.items())

@@ -34,7 +34,7 @@ class SweptBus(WrappedBus):
     async def transaction(
         self, hold: Sequence[Delivery] = (), *, optimistic: bool = False
     ) -> AsyncIterator[Transaction]:
-        """Open a transaction. Its end is a step if it writes anything."""
+        """Open a transaction. Its commit is a step if it writes anything."""
         async with self._bus.transaction(hold, optimistic=optimistic) as transaction:
 
             def committed() -> None:
@@ -48,7 +48,7 @@ class SweptBus(WrappedBus):
                 self._steps.reach(steps.COMMIT_BEFORE, words)
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
-        """Claim. It is a step if it returns anything."""
+        """Claim events. A claim that returns events is a step."""
         deliveries = await self._bus.claim(stream, limit, worker)
         if deliveries:
             types = "+".join(delivery.envelope.type for delivery in deliveries)

@@ -42,7 +42,7 @@ def begin_trial(stage: Stage, point: Point | None) -> int:
         die_with_parent()
         _result(stage).write_bytes(msgspec.json.encode(_try(stage, point)))
         code = 0
-    except BaseException:  # noqa: BLE001 - this process ends here, whatever it was
+    except BaseException:  # noqa: BLE001 - this process ends here, whatever the error was
         traceback.print_exc()
     finally:
         sys.stderr.flush()

@@ -150,7 +150,7 @@ def _missed(outcome: FailoverResult, options: argparse.Namespace) -> Iterator[st
 
 
 def _violations(outcome: FailoverResult, *, asynchronous: bool) -> Iterator[Violation]:
-    """Yield the violations that count. With asynchronous replication, the consequences of lost transactions do not."""
+    """Yield the violations that count. With `asynchronous`, consequences of lost transactions do not count."""
     if not asynchronous:
         yield from outcome.report.violations
         return

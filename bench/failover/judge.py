@@ -36,9 +36,9 @@ class Failover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """What the servers have lost although they had acknowledged it.
+    """The acknowledged transactions that the servers have lost.
 
-    `events` are lost, and some of them were `published_again`. `handled_again` events have lost a settlement.
+    `events` are lost. Others were lost, and then `published_again`. `handled_again` events have lost a settlement.
     `unclosable` events close a call that is lost, so they can never be handled.
     """
 

@@ -26,7 +26,7 @@ class Figure:
     at_most: float | None = None
 
     def complaint(self) -> str | None:
-        """Describe each bound that does not hold."""
+        """Describe the bound that does not hold, or return None."""
         if self.at_least is not None and not self.value >= self.at_least:
             return f"{self.name}: {self.value:.2f}, but must be at least {self.at_least:g}"
         if self.at_most is not None and not self.value <= self.at_most:

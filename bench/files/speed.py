@@ -39,7 +39,7 @@ class Clock:
         self._turns: dict[tuple[str, str], list[float]] = defaultdict(list)
 
     def note(self, who: str, phase: str, events: int, seconds: float) -> None:
-        """Add the time of one turn per event."""
+        """Add the time per event of one turn."""
         self._turns[who, phase].append(seconds / events)
 
     def rates(self) -> Rates:

@@ -136,7 +136,7 @@ async def measure_pinned(lab: Lab) -> None:
 
 
 async def _measure_upkeep(lab: Lab, neighbor: ExplainedBus, size: int) -> None:
-    """Measure the reaper and the renewals of a second worker. The first worker does not end its leases."""
+    """Measure the reaper and the renewals of a second worker, whose leases the first worker does not end."""
     held = [await neighbor.claim("stream-0", BATCH, "neighbor") for _ in range(NEIGHBOR_LEASES)]
     await neighbor.reap()
     neighbor.take()

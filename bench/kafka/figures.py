@@ -42,13 +42,13 @@ class Figures:
 
     @property
     def cost_share(self) -> float:
-        """Return what publish and relay cost PostgreSQL, as a share of publish, claim and settle."""
+        """Return the cost of publish and relay for PostgreSQL, as a share of the cost of publish, claim and settle."""
         stored = statistics.median(turn.publish_us + turn.drain_us for turn in self.ordered)
         return statistics.median(turn.publish_us + turn.relay_us for turn in self.kafka) / stored
 
     @property
     def rate_ratio(self) -> float:
-        """Return how much faster a worker handles events with one record each from Kafka. A round is one pair."""
+        """Return how many times faster a worker writes one record per event on Kafka: the median over the rounds."""
         pairs = zip(self.kafka, self.ordered, strict=True)
         return statistics.median(carried.record_rate / stored.record_rate for carried, stored in pairs)
 

@@ -1,4 +1,4 @@
-"""What the courier reads in PostgreSQL for one tick: with more retained events, and under a pinned transaction."""
+"""Count the reads of the courier in PostgreSQL per tick: with more retained events, or under a pinned transaction."""
 
 from typing import Any, LiteralString
 
@@ -16,9 +16,9 @@ TICK_EVENTS = 200
 _FILL_EVENTS = 100
 _HOLDER = "bench"
 _HISTORY_EVENTS = 20_000
-# A busy courier sends about so many ticks a second, and reports once a second.
+# A busy courier sends about this many ticks a second, and reports once a second.
 _TICKS_PER_REPORT = 20
-# Each transaction has some events, as if publishers had written them: statistics count the transactions.
+# Each transaction has some events, as with real publishers, because the statistics count distinct transaction ids.
 _FILL: LiteralString = """
 DO $$ BEGIN
   FOR part IN 1..{} LOOP

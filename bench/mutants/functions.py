@@ -137,5 +137,5 @@ def _wrong_steps(source: _Source, node: ast.AST) -> Iterator[_Damage]:
 
 
 def _plain(test: ast.expr) -> bool:
-    """Return whether the top of a condition is not a site itself."""
+    """Return whether the outermost expression of a condition is not itself a site."""
     return not isinstance(test, ast.Compare | ast.BoolOp | ast.Constant)

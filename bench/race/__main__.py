@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.postgres import PrivateCluster
-from bench.race.environments import NotHereError, find_python
+from bench.race.environments import NotInstallableError, find_python
 from bench.race.figures import COLUMNS, Figures
 from bench.race.nats_store import NatsStore
 from bench.race.report import draw_chart, fill_page, print_tables
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _set_up(stack: ExitStack, figures: Figures, names: list[str]) -> tuple[dict[str, Path], dict[str, Store]]:
-    """Install the environments and start the servers of some sides. A peer that cannot be installed is not here."""
+    """Install the environments and start the servers of some sides. Exclude a peer that cannot be installed."""
     cluster = PrivateCluster(fsync=True, shared_buffers="1GB", settings=SETTINGS, ignore_database_url=True)
     stores: dict[str, Store] = {POSTGRES: PostgresStore(stack.enter_context(cluster))}
     interpreters = {}
@@ -70,10 +70,10 @@ def _set_up(stack: ExitStack, figures: Figures, names: list[str]) -> tuple[dict[
             interpreters[side.name] = find_python(side)
             if side.server != POSTGRES:
                 stores[side.server] = stack.enter_context(NatsStore(sync=side.server == NATS_SYNC))
-        except (NotHereError, ServerUnavailableError) as error:
+        except (NotInstallableError, ServerUnavailableError) as error:
             interpreters.pop(side.name, None)
             figures.exclude(side.name, str(error))
-            print(f"{side.name} is not here: {error}", file=sys.stderr)
+            print(f"{side.name} is excluded: {error}", file=sys.stderr)
     return interpreters, stores
 
 

@@ -15,7 +15,7 @@ NATS_SERVER = "github.com/nats-io/nats-server/v2@v2.15.2"
 _PATIENCE_SECONDS = 600
 
 
-class NotHereError(RuntimeError):
+class NotInstallableError(RuntimeError):
     """Raised when a peer cannot be installed on this machine."""
 
 
@@ -40,7 +40,7 @@ def find_nats_server() -> Path:
     if not binary.exists():
         go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin:/usr/lib/go/bin")
         if go is None:
-            raise NotHereError("there is no Go toolchain to build the NATS server: run `apt-get install golang`")
+            raise NotInstallableError("there is no Go toolchain to build the NATS server: run `apt-get install golang`")
         _run(go, "install", NATS_SERVER, GOBIN=str(place))
     return binary
 
@@ -50,7 +50,7 @@ def _find_uv() -> str:
         # A shim may exist without a working uv behind it.
         if candidate and _works(candidate, "--version"):
             return candidate
-    raise NotHereError("there is no uv to install it: run `make setup`")
+    raise NotInstallableError("there is no uv to install it: run `make setup`")
 
 
 def _works(*command: str) -> bool:
@@ -68,6 +68,6 @@ def _run(*command: str | Path, **variables: str) -> None:
             command, env=environment, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS
         )
     except subprocess.TimeoutExpired:
-        raise NotHereError(f"{words} took more than {_PATIENCE_SECONDS} seconds") from None
+        raise NotInstallableError(f"{words} took more than {_PATIENCE_SECONDS} seconds") from None
     if done.returncode:
-        raise NotHereError(f"{words} failed: {done.stderr.strip()[-500:]}")
+        raise NotInstallableError(f"{words} failed: {done.stderr.strip()[-500:]}")

@@ -127,7 +127,7 @@ class Bound:
 
 @dataclass(slots=True)
 class Figures:
-    """The cells of a race by side and column, and the sides that are not here. `demand` above 1 is stricter."""
+    """The cells of a race by side and column, and the excluded sides. `demand` above 1 is stricter."""
 
     demand: float = 1.0
     cells: dict[tuple[str, str], Cell] = field(default_factory=dict)
@@ -221,7 +221,7 @@ class Figures:
 
 
 def percentile(values: Collection[float], share: float) -> float:
-    """Return the smallest value that at least this share of the values does not exceed."""
+    """Return a percentile of the values; `share` is between 0 and 1."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 

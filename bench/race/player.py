@@ -24,7 +24,7 @@ _COUNT_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What one process does: `events` counts all events of the turn, not those of this process."""
+    """The job of one process. `events` counts all events of the turn, not those of this process."""
 
     role: str
     dsn: str
@@ -88,11 +88,11 @@ class Progress:
         self._counts = memoryview(self._map).cast("Q")
 
     def start_clock(self) -> None:
-        """Start measuring. A library that cannot be started before its work starts the clock again afterwards."""
+        """Start measuring. A library that starts only together with its work calls this again after its start."""
         self._began, self._cpu_began = time.monotonic(), time.process_time()
 
     def stop_clock(self) -> None:
-        """Stop measuring. A library that ends slowly stops the clock before its end."""
+        """Stop measuring. A library that ends slowly calls this before its end."""
         if self._ended is None:
             self._ended, self._cpu_ended = time.monotonic(), time.process_time()
 
@@ -169,7 +169,7 @@ async def _play(contestant: Contestant, job: Job) -> None:
     progress = Progress(job)
     await contestant.open(job)
     _say({"ready": True})
-    # Blocking is fine here: nothing of this process is due before the start.
+    # Blocking the event loop is fine here, because nothing runs before the start.
     sys.stdin.readline()
     progress.start_clock()
     await _work(contestant, job, progress)
@@ -198,7 +198,7 @@ async def _work(contestant: Contestant, job: Job, progress: Progress) -> None:
 
 
 async def _paced(events: int) -> AsyncIterator[int]:
-    """Yield numbers at a constant rate, after a moment."""
+    """Yield numbers at a constant rate, after a head start for the receiver."""
     began = time.monotonic() + _HEAD_START_SECONDS
     for number in range(events):
         await asyncio.sleep(max(0.0, began + number / EVENTS_PER_SECOND - time.monotonic()))

@@ -24,7 +24,7 @@ class SideFailedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one process reports about its work."""
+    """The report of one process about its work."""
 
     began: float
     ended: float
@@ -34,7 +34,7 @@ class Report:
 
 
 class Client:
-    """One process of a side. It is ready when it has been constructed."""
+    """One process of a side. It starts when this object is constructed."""
 
     def __init__(self, python: Path, module: str, job: Job) -> None:
         self._what = f"{module}, {job.role}"
@@ -53,28 +53,29 @@ class Client:
         self._watchdog.start()
 
     def await_ready(self) -> None:
-        """Wait until it has prepared itself."""
+        """Wait until the process has prepared itself."""
         self._read()
 
     def start(self) -> None:
-        """Let it work."""
+        """Let the process begin its work."""
         self._write()
 
     def report(self) -> Report:
-        """Wait until it has worked, and return its report. Its sessions stay open."""
+        """Wait until the work is done, and return the report of the process. Its sessions stay open."""
         return Report(**self._read())
 
     def finish(self) -> None:
-        """Let it close its sessions, and wait for its end."""
+        """Let the process close its sessions, and wait for its end."""
         self._write()
-        self._await_end()
+        self.await_end()
 
-    def run(self) -> None:
-        """Wait for a process that needs no start."""
-        self._await_end()
+    def await_end(self) -> None:
+        """Wait for the end of the process."""
+        if self._process.wait(PATIENCE_SECONDS):
+            raise self._failure()
 
     def end(self) -> None:
-        """Kill it if it still runs."""
+        """Kill the process if it still runs."""
         self._watchdog.cancel()
         self._process.kill()
         self._process.wait()
@@ -82,10 +83,6 @@ class Client:
             if stream:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
-
-    def _await_end(self) -> None:
-        if self._process.wait(PATIENCE_SECONDS):
-            raise self._failure()
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout
@@ -99,7 +96,7 @@ class Client:
 
     def _write(self) -> None:
         assert self._process.stdin
-        # What a process that has ended has to say is read next.
+        # If the process has ended, the next read reports its error output.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write("\n")
             self._process.stdin.flush()
@@ -131,9 +128,9 @@ def started(python: Path, module: str, jobs: Sequence[Job]) -> Iterator[list[Cli
 
 
 def run_to_end(python: Path, module: str, job: Job) -> None:
-    """Run a process that only prepares something."""
+    """Run a process that needs no start, because it only prepares something."""
     client = Client(python, module, job)
     try:
-        client.run()
+        client.await_end()
     finally:
         client.end()

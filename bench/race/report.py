@@ -17,7 +17,7 @@ PAGE_BEGINS, PAGE_ENDS = "<!-- bench.race begins -->", "<!-- bench.race ends -->
 
 
 def print_tables(figures: Figures) -> None:
-    """Print every side with its columns, then every bound, every goal and the sides that are not here."""
+    """Print every side with its columns, then every bound, every goal and the excluded sides."""
     console = Console(width=200)
     columns = figures.columns()
     table = Table("side", *columns, title=escape(_TITLE))
@@ -33,7 +33,7 @@ def print_tables(figures: Figures) -> None:
         bounds.add_row(goal.name, f"{goal.value:.2f}", f"goal {goal.limit:.2f}", "yes" if goal.holds else "not yet")
     console.print(bounds)
     for side, reason in figures.absent.items():
-        console.print(f"{side} is not here: {reason}", markup=False)
+        console.print(f"{side} is excluded: {reason}", markup=False)
 
 
 def fill_page(figures: Figures, page: Path, about: str, chart: Path | None) -> None:

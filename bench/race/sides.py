@@ -28,7 +28,7 @@ BATCHES = {ONE: 1, HUNDRED: 100, COPY: 1000}
 WORKERS = {DRAIN: 1, DRAIN_2: 2, RECORD: 1, RECORD_2: 2}
 # Columns that start with all events waiting.
 FILLED = frozenset(WORKERS)
-# A record that is written in the transaction that settles its event.
+# The columns of a side that cannot write a record in the transaction that settles its event.
 _WITHOUT_RECORDS = tuple(column for column in COLUMNS if column not in (RECORD, RECORD_2))
 _WITHOUT_TRANSACTIONS = tuple(column for column in _WITHOUT_RECORDS if column != COPY)
 POSTGRES, NATS, NATS_SYNC = "postgres", "nats", "nats-sync"
@@ -59,7 +59,7 @@ class Side:
         return bool(self.packages)
 
     def events(self, column: str, events: int) -> int:
-        """Return how many events the side gets in a column, where a fast side drains `events`."""
+        """Return how many events the side gets in a column. `events` is the number that a fast side drains."""
         if column == LATENCY:
             return max(min(LATENCY_SECONDS * EVENTS_PER_SECOND, events // 10), 1)
         scaled = round(events * self.share)

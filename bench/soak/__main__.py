@@ -84,7 +84,9 @@ def _print_table(minutes: Sequence[Minute]) -> None:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=sys.modules["bench.soak"].__doc__)
     parser.add_argument("--seconds", type=float, default=600.0, help="how long to run (default 600)")
-    parser.add_argument("--minute", type=float, default=60.0, help="the seconds of a minute, to try the bench")
+    parser.add_argument(
+        "--minute", type=float, default=60.0, help="how long a measured minute is, in seconds (default 60)"
+    )
     parser.add_argument(
         "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
     )

@@ -1,1 +1,1 @@
-"""Check that clients of the live stream hold exactly the log, while servers are killed and connections are cut."""
+"""Check that clients of the live stream get each log entry once and in order, despite kills and cut connections."""

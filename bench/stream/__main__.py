@@ -1,4 +1,4 @@
-"""`python -m bench.stream`: exits 0 only if every client holds exactly the log, on each store."""
+"""`python -m bench.stream`: exits 0 only if every client gets exactly the entries of the log, on each store."""
 
 import argparse
 import asyncio
@@ -194,7 +194,7 @@ async def _until_quiet(clients: Sequence[LogClient], pages: Sequence[Page], entr
     seen, since = progress(), time.monotonic()
     while time.monotonic() - since < _STALLED_SECONDS:
         if len(pages) == _PAGES and all(count >= entries for count in seen):
-            # Wait a little longer, so that doubles are noticed.
+            # Wait a little longer, so that duplicates are noticed.
             await asyncio.sleep(_AFTERWARDS_SECONDS)
             return
         await asyncio.sleep(_POLL_SECONDS)

@@ -22,7 +22,7 @@ class StreamedData(msgspec.Struct):
 
 
 class StreamedEntry(msgspec.Struct):
-    """What the clients need of an entry."""
+    """The fields of an entry that the clients need."""
 
     cursor: str
     type: str
@@ -54,7 +54,7 @@ def _is_of_bench(message: StreamMessage) -> bool:
 
 @dataclass(slots=True)
 class LogClient:
-    """Follows the log from its start, and holds every entry in the order in which it came."""
+    """Follows the log from its start, and keeps every entry in the order of arrival."""
 
     client: StreamClient
     held: list[StreamedEntry] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Page:
 
     @classmethod
     async def open(cls, site: Site, bus: Bus, variant: str) -> "Page":
-        """Read the cursor before the data, so that nothing falls between them."""
+        """Read the cursor before the data, so that no entry is missed. One variant does the opposite."""
         operations = operations_of(bus)
         if variant == CURSOR_AFTER_DATA:
             shown = await _read_numbers(bus)

@@ -1,4 +1,4 @@
-"""Compare what clients hold with the log."""
+"""Compare the entries that clients got with the log."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

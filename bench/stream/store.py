@@ -10,7 +10,7 @@ from kingdom.bus.stream import Topology
 
 # A writer's record has the number of its last entry.
 WRITERS = RecordKind(name="writer", directories={"open": "state/writers"})
-# A record that a transaction writes first, so that the transaction gets its number early.
+# A record that a transaction writes first, so that the transaction gets its id early.
 EARLY = RecordKind(name="early", directories={"open": "state/early"})
 ENTRY = "bench.written"
 

@@ -51,7 +51,7 @@ async def _append(transaction: Transaction, name: str, written: int, count: int)
 
 @asynccontextmanager
 async def _transaction(bus: Bus, name: str, chance: random.Random) -> AsyncIterator[Transaction]:
-    """Open a transaction. In a database, it gets its number before it reads, and commits some time after it wrote."""
+    """Open a transaction. In a database, it gets its transaction id before it reads, and commits later."""
     rolls_back = chance.random() < _ROLLBACK_SHARE
     if not bus.joins_callers_transaction:
         async with bus.transaction() as transaction:
@@ -59,7 +59,7 @@ async def _transaction(bus: Bus, name: str, chance: random.Random) -> AsyncItera
             if rolls_back:
                 raise RolledBackError
         return
-    # The driver is not installed for a store of files.
+    # With a store of files, the driver may not be installed.
     from psycopg import AsyncConnection  # noqa: PLC0415
 
     postgres: Any = bus

@@ -53,7 +53,7 @@ _LOOK_EVERY_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """What was found while the blind market was suspended, and after all faults had ended."""
+    """The evidence while the blind market was suspended and after all faults had ended, and its findings."""
 
     suspended: Evidence
     final: Evidence
@@ -148,7 +148,7 @@ async def _order_backtests(store: TradeStore) -> None:
 
 
 async def _come_to_rest(scene: Scene, seconds: float, *, everything: bool = False) -> tuple[Evidence, list[str]]:
-    """Wait until nothing is left to do, except in stopped markets unless `everything`."""
+    """Wait until nothing is left to do, except in stopped markets. With `everything`, wait for these markets too."""
     deadline = time.monotonic() + seconds
     while True:
         evidence = await scene.evidence()

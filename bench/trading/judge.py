@@ -76,7 +76,7 @@ def _orders(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _resends(evidence: Evidence) -> Iterator[Finding]:
-    """Allow one call per identifier, and one more after each lookup that did not find it."""
+    """Find identifiers that were sent again without a lookup. Each lookup that finds no order allows one more call."""
     allowed: Counter[str] = Counter()
     for line in evidence.book:
         name = line.get("identifier", "")

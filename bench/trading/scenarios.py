@@ -110,7 +110,7 @@ async def _until(scene: Scene, condition: Callable[..., bool]) -> None:
 
 
 class Scenario(NamedTuple):
-    """What happens, and the rule that the variant breaks in it. `timing` are arguments of the Scene."""
+    """A scripted trial, and the rule that the variant breaks in it. `timing` has arguments for the Scene."""
 
     variant: str
     act: Callable[[Scene, TradeStore], Awaitable[None]]

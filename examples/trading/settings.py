@@ -7,7 +7,7 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Where everything is, and how long the pipeline waits."""
+    """The addresses and the time limits of the pipeline."""
 
     database_url: str
     exchange_url: str

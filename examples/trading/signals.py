@@ -12,7 +12,7 @@ from examples.trading.streams import Origin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """What a strategy wants after a candle."""
+    """The decision of a strategy after a candle: to buy or to sell."""
 
     strategy_key: str
     market: str

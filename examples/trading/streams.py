@@ -46,7 +46,7 @@ def topology(lease: timedelta) -> bus.Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What every event about one intent or market carries besides its payload."""
+    """The headers that all events about one intent or market share."""
 
     owner_id: str
     market: str

@@ -20,7 +20,7 @@ from tests.benches import bench
 
 SHORT = ("court", "--quick")
 BURST = {
-    "webhooks of both bursts not answered 202 as they should be",
+    "webhooks of both bursts without the expected answer 202",
     "events of the burst lost, doubled or not routed",
 }
 EVENT = review_asked(7).activity.event

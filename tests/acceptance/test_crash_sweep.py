@@ -16,7 +16,7 @@ from bench.crash_sweep.ending import Ending, Event, locks_of, processes_of
 from bench.crash_sweep.judge import judge
 from bench.crash_sweep.roles import Stage
 from bench.crash_sweep.steps import ENGINE, HOST, Point
-from bench.crash_sweep.sweep import in_turn
+from bench.crash_sweep.sweep import shuffle_points
 from bench.crash_sweep.transcripts import TaskTranscript, read_task_transcripts, read_transcript_cost
 from bench.crash_sweep.variants import VARIANTS
 from kingdom.soldiers.agents.transcript import append_entry
@@ -320,8 +320,8 @@ def test_a_held_lock_is_found(stage: Stage, name: str) -> None:
 
 def test_few_points_are_spread_over_every_kind() -> None:
     counts = {ENGINE: {steps.COMMIT_BEFORE: 30, steps.COMMIT_AFTER: 30}, HOST: {steps.COMMIT_AFTER: 50}}
-    every = in_turn(counts, seed=1)
-    assert every == in_turn(counts, seed=1)
+    every = shuffle_points(counts, seed=1)
+    assert every == shuffle_points(counts, seed=1)
     chosen = every[:6]
     kinds = {(point.role, point.kind) for point in chosen}
     assert (len(chosen), len(set(chosen)), len(kinds)) == (6, 6, 3)

@@ -10,7 +10,7 @@ from dbos import DBOS, DBOSClient, DBOSConfig
 from bench.race.player import Contestant, Job, Progress, address_parts, batches, payload, play, timed_payload
 
 _QUEUE, _WORKFLOW, _APPLICATION = "race", "ping", "race"
-# Its own default looks only once a second.
+# By default, dbos polls only once a second.
 _POLL_SECONDS = 0.02
 _AT_ONCE = 100
 

@@ -8,7 +8,7 @@ from pgmq.install import get_embedded_install_sql
 
 from bench.race.player import Contestant, Job, Progress, batches, payload, play, timed_payload
 
-# A batch of 100, hidden from others for 30 seconds; the second looks every ten milliseconds for a second.
+# Read a batch of 100 and hide it from other readers for 30 seconds. _POLL looks every ten milliseconds for a second.
 _READ = "SELECT msg_id, message FROM pgmq.read('race', 30, 100)"
 _POLL = "SELECT msg_id, message FROM pgmq.read_with_poll('race', 30, 100, 1, 10)"
 _DELETE = "SELECT count(*) FROM pgmq.delete('race', %s::bigint[])"

@@ -30,7 +30,7 @@ ACTS = RecordKind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """What a visitor wants: a verb, its target, and the request. `key` is empty if the visitor chose none."""
+    """An act that a visitor requests: a verb, its target, and the request. `key` is empty if the visitor chose none."""
 
     visitor: Visitor
     verb: str
@@ -53,7 +53,7 @@ class Act:
 
 
 class RecordedAct(msgspec.Struct, frozen=True, kw_only=True):
-    """An act as the store keeps it. `plan` is what it was accepted to do, `response` what it returned."""
+    """An act as the store keeps it. `plan` is set when it is accepted, `response` when it is done."""
 
     verb: str
     target: str

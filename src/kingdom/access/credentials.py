@@ -19,10 +19,10 @@ INVITE_LASTS = timedelta(minutes=10)
 _SECRET_BYTES = 32
 # An id has this many hexadecimal digits of the hash of its secret.
 _ID_LENGTH = 40
-# At least this many characters at the beginning of an id identify a session.
+# A shortened id must have at least this many characters.
 _ID_LENGTH_MIN = 6
 _NOTE_MAX = 200
-_ENDED_AT_ONCE = 100
+_PAGE_SIZE = 100
 _NAME_INDEX = "name"
 REVOKED, SIGNED_OUT, EXPIRED = "revoked", "signed_out", "expired"
 _ENDS = (REVOKED, SIGNED_OUT, EXPIRED)
@@ -152,7 +152,7 @@ async def redeem_invite(
     record, invite = found
     await _end(transaction, INVITE, record, invite, by=invite.name, what="used")
     for kind in (SESSION, INVITE):
-        due = RecordQuery(kind=kind.records.name, state=ACTIVE, due_by=now, limit=_ENDED_AT_ONCE)
+        due = RecordQuery(kind=kind.records.name, state=ACTIVE, due_by=now, limit=_PAGE_SIZE)
         for old in await transaction.find(due):
             await _end(transaction, kind, old, read_document(old.doc, Credential), by=invite.name, what=EXPIRED)
     grant = Grant(name=invite.name, may=invite.may, generals=invite.generals, lasts=lasts, note=note)
@@ -175,17 +175,17 @@ def ended_credential(entry: LogEntry) -> str | None:
 
 
 async def find_by_name(transaction: Transaction, kind: CredentialKind, name: str) -> list[Credential]:
-    """Return the active credentials of a name."""
-    query = RecordQuery(kind=kind.records.name, state=ACTIVE, index=_NAME_INDEX, value=name, limit=_ENDED_AT_ONCE)
+    """Return the active credentials with a name."""
+    query = RecordQuery(kind=kind.records.name, state=ACTIVE, index=_NAME_INDEX, value=name, limit=_PAGE_SIZE)
     return [read_document(record.doc, Credential) for record in await transaction.find(query)]
 
 
 async def get_by_name(transaction: Transaction, kind: CredentialKind, name: str) -> list[Credential]:
-    """Return the active credentials of a name, or of an id or the beginning of an id; raise NotFound if none."""
+    """Return the active credentials with a name, else those whose id begins with it; raise NotFound if none."""
     if found := await find_by_name(transaction, kind, name):
         return found
     if len(name) >= _ID_LENGTH_MIN:
-        query = RecordQuery(kind=kind.records.name, state=ACTIVE, after=name[:-1], limit=_ENDED_AT_ONCE)
+        query = RecordQuery(kind=kind.records.name, state=ACTIVE, after=name[:-1], limit=_PAGE_SIZE)
         page = await transaction.find(query)
         if found := [read_document(each.doc, Credential) for each in page if each.id.startswith(name)]:
             return found

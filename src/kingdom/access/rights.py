@@ -43,7 +43,7 @@ class Visitor(msgspec.Struct, frozen=True, kw_only=True):
             raise NotAllowed(f"{self.name} lacks the right {right} (has: {has}): ask an administrator for an invite")
 
     def require_general(self, general: str) -> None:
-        """Raise NotAllowed if this visitor may not answer and act for a General, or without a General for ""."""
+        """Raise NotAllowed if this visitor may not act for a General. "" means a target that has no General."""
         if self.generals and general not in self.generals:
             what = f"for {general}" if general else "on something that belongs to no General"
             raise NotAllowed(f"{self.name} may not act {what}; allowed: {', '.join(self.generals)}")

@@ -50,7 +50,7 @@ class WebSettings(_WebSection, frozen=True, kw_only=True):
     """The web interface and the HTTP API."""
 
     address: str = DEFAULT_ADDRESS
-    # The address that people see, if it differs: that of a proxy with https.
+    # The address that people use, if it is not `address`, such as the https address of a proxy.
     url: Annotated[str, Meta(pattern=r"^(https?://[^/]+/?)?$")] = ""
     insecure: bool = False
     session_days: _Positive = 30

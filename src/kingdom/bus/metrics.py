@@ -125,7 +125,7 @@ class BacklogMetrics(Gauges):
 
 
 class CourierMetrics:
-    """What the courier of a store has sent, and how far it is behind."""
+    """The number of events that the courier of a store has sent, and its lag."""
 
     def __init__(self, registry: CollectorRegistry, *, prefix: str = PREFIX) -> None:
         self._sent = Gauge(

@@ -105,7 +105,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionReport:
-    """What one application of the retention has created and removed."""
+    """The numbers of items that one application of the retention has created and removed."""
 
     partitions_made: int
     partitions_dropped: int
@@ -128,7 +128,7 @@ class Pin:
 
 
 class Operations(ABC):
-    """Everything that an operator can ask a bus or change in it. Every change is recorded in the log.
+    """Everything that an operator can read from a bus or change in it. Every change is recorded in the log.
 
     A backend implements all of these methods. `redrive_all`, `why`, the backlog metrics and the periodic retention use
     them and work with every backend.

@@ -336,7 +336,7 @@ class Bus(ABC):
     """Durable delivery, at least once. Events are delivered under leases, and only the newest holder can settle them.
 
     A backend implements the abstract methods and sets the five attributes below. `publish`, the worker, retries,
-    effects, redrive, metrics and the daily sequences use only these, so they work with every backend.
+    effects and the daily sequences use only these, so they work with every backend.
     """
 
     # True if a transaction of the bus can be part of the caller's own database transaction.

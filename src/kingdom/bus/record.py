@@ -140,7 +140,7 @@ def _other_flaw(value: Any) -> Flaw | None:
     return "", f"{type(value).__name__} is not a JSON type; convert it first, for instance with msgspec.to_builtins"
 
 
-# A store may return a tuple as a list, and an Enum as its value.
+# Tuples and Enums are allowed too, although a store may return a tuple as a list, and an Enum as its value.
 _CHECKS: dict[type, Callable[[Any], Flaw | None]] = {
     str: _text_flaw,
     int: _int_flaw,

@@ -16,9 +16,9 @@ from kingdom.clock import utc_now
 _CURRENT = "current"
 THROUGHPUT = RecordKind(name="throughput", directories={_CURRENT: "state/throughput"})
 THROUGHPUT_QUERY = RecordQuery(kind=THROUGHPUT.name, limit=1000)
-# The minutes that a reader gets. Their last one has ended.
+# A reader gets this many minutes. All of them have ended.
 MINUTES_SHOWN = 60
-# The rate of now is the average of this many minutes.
+# The current rate is the average of this many minutes.
 _RATE_MINUTES = 5
 # A record keeps more minutes than a reader gets, because the clocks of hosts differ.
 _MINUTES_KEPT = 120
@@ -40,7 +40,7 @@ class StreamThroughput:
 
     @property
     def per_minute(self) -> float:
-        """Return how many events a minute were handled in the last minutes."""
+        """Return the current rate: how many events were handled per minute, on average over the last minutes."""
         return sum(self.minutes[-_RATE_MINUTES:]) / _RATE_MINUTES
 
 

@@ -42,9 +42,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     `fate` is the expected end of the event: a doomed event always fails, a poison event kills its worker, and an open
     event may end DONE or DEAD. A reaction works for `work_ms`, adds one to the count in the record `tally`,
     competes for the dedup key `contest`, writes an expiring record with `record_state`, and publishes `follow_ups` (the
-    stream and key of each). With `once` it takes a dedup key of its own. The target executes the call with the key
-    `call` only once; `answers` lists its responses to the first requests. `script` maps points of the work to steps
-    (see `script.py`).
+    stream and key of each). With `once` it takes a dedup key of its own. A call to the target has the key `call`;
+    `answers` lists the responses of the target to its first requests. `script` maps points of the work to steps (see
+    `script.py`).
     """
 
     fate: Literal["done", "doomed", "poison", "open"] = "done"

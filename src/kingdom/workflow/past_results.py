@@ -38,7 +38,7 @@ class PastResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 @dataclass(frozen=True, slots=True)
 class ResultKey:
-    """What results are about: an index of their records, and a value in it."""
+    """A key by which results are found: an index of their records, and a value in it."""
 
     index: str
     value: str

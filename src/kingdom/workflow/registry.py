@@ -45,7 +45,7 @@ class ResourceUsers(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ResourceKind(Generic[_Registered]):
-    """What differs between the kinds of registered resources."""
+    """A kind of registered resource: Git or McpServer."""
 
     type: type[_Registered]
     records: RecordKind

@@ -21,7 +21,7 @@ _log = structlog.get_logger("kingdom.workflow")
 
 
 async def displace_runs(transaction: Transaction, host_id: str, epoch: int, reason: str, after: str = "") -> int:
-    """Publish a WorkflowDisplaced for each run of a host, and return the number of these runs.
+    """Publish a WorkflowDisplaced for each run that needs its host, and return the number of these runs.
 
     A host with many runs needs several transactions: HostRunsLeft triggers the next one, which continues after the run
     id `after`. A host that registered again in the meantime is skipped, since its registration displaces its runs.

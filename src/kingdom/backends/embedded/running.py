@@ -38,7 +38,7 @@ _log = structlog.get_logger("kingdom.backends")
 async def running_server(directory: ServerDirectory, *, create: bool = True) -> AsyncIterator[str]:
     """Run the server of a directory during the block, and yield its URL.
 
-    A new server is created only with `create`. Otherwise NotFound is raised.
+    If there is no server yet, create one, or raise NotFound if `create` is false.
     """
     directory.check_usable()
     if not create and not directory.is_created:

@@ -100,7 +100,7 @@ class FilesBus(Bus):
     async def transaction(
         self, hold: Sequence[Delivery] = (), *, optimistic: bool = False
     ) -> AsyncIterator[FilesTransaction]:
-        """Open a transaction; see `Bus.transaction`. Checking a lease costs nothing here, so it is checked at once."""
+        """Open a transaction; see `Bus.transaction`. A check of the leases is cheap here, so it is never delayed."""
         del optimistic
         transaction = FilesTransaction(self.store, self.topology, self.kinds, self._key_locks, self.in_thread)
         try:

@@ -36,7 +36,7 @@ from kingdom.errors import MalformedEvent, NotFound
 
 
 class FilesOperations(Operations):
-    """What an operator can ask a FilesBus or change in it."""
+    """The operations of a FilesBus for operators."""
 
     def __init__(self, bus: FilesBus) -> None:
         self._bus = bus

@@ -16,7 +16,7 @@ from kingdom.errors import LeaseLost
 
 @dataclass(frozen=True, slots=True)
 class OpenDelivery:
-    """A delivery, and the offsets that are handled when it is settled. The last one is its own."""
+    """A delivery, and the offsets that are handled when it is settled. The last of them is that of its message."""
 
     delivery: Delivery
     reader: TopicReader
@@ -32,7 +32,7 @@ class OpenDelivery:
 
 
 class OpenBatches:
-    """The open deliveries by position, and the end of each batch by token. A separate thread calls `renew`."""
+    """The open deliveries by position, and the end of the lease of each batch. A separate thread calls `renew`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Where the brokers are, and how this store names its topics."""
+"""The addresses of the brokers, and the names of the topics of a store."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,8 +11,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from kingdom.errors import Misconfigured, Unavailable
 
-# The broker chooses how many copies a new topic has.
-_COPIES_OF_BROKER = -1
+# The broker chooses the replication factor of a new topic.
+_REPLICATION_OF_BROKER = -1
 _ANSWER_SECONDS = 30.0
 _LOOK_SECONDS = 10.0
 
@@ -41,7 +41,7 @@ class Brokers:
         """Create the topics that do not exist. `partitions` has the number of partitions of each."""
         admin = AdminClient(self.client_options())
         topics = [
-            NewTopic(topic, num_partitions=count, replication_factor=_COPIES_OF_BROKER)
+            NewTopic(topic, num_partitions=count, replication_factor=_REPLICATION_OF_BROKER)
             for topic, count in partitions.items()
         ]
         with kafka_errors():

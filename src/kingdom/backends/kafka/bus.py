@@ -146,7 +146,7 @@ class KafkaBus(PostgresBus):
             offset = message.offset() or 0
             covered = owned.cover(offset)
             if covered is None:
-                # It was settled before this process took the partition.
+                # The event was settled before this process took the partition.
                 reader.settle(owned, offset)
                 continue
             position = next(self._positions)

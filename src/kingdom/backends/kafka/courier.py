@@ -17,7 +17,7 @@ from kingdom.backends.postgres.bus import PostgresBus
 from kingdom.backends.postgres.courier_queue import CarriedEvent, CourierQueue, CourierTerm, Tick
 from kingdom.errors import Misconfigured, Transient, Unavailable
 
-# Another courier takes over if this one does not report for so long. A courier that only hangs is then fenced.
+# Another courier takes over if this one does not renew the role for this long. A courier that only hung is then fenced.
 LEASE = timedelta(seconds=10)
 # How many events share a Kafka transaction at most.
 PIECE_EVENTS = 5000
@@ -75,8 +75,8 @@ class Courier:
             position = await asyncio.to_thread(writer.open)
             if position.tick == 0 and term.sent > 0:
                 raise Misconfigured(
-                    f"the brokers have lost the position of the courier, which had sent tick {term.sent}; see"
-                    " `Runbooks` in the documentation of Kafka"
+                    f"the brokers have lost the position of the courier, which had sent tick {term.sent}: see"
+                    " docs/how-to/put-a-stream-on-kafka.md"
                 )
             _log.info("the courier sends", name=self.name, tick=position.tick)
             await self._send_until_stopped(writer, position, term.sent)
@@ -108,7 +108,7 @@ class Courier:
         return await self._queue.hold(self.name, self._lease)
 
     async def _still_holds(self) -> bool:
-        """Return whether no other courier has taken over. The lease is renewed some times before it ends."""
+        """Return whether no other courier has taken over. The lease is renewed several times before it ends."""
         return time.monotonic() < self._renew_at or await self._hold() is not None
 
     async def _send_tick(self, writer: TopicWriter, tick: Tick, position: SentPosition) -> SentPosition:
@@ -147,12 +147,12 @@ class Courier:
         if missing := [topic for topic in topics if not counts.get(topic)]:
             # The brokers show a new topic some time after they have created it.
             raise Unavailable(f"the brokers do not show the topics {', '.join(missing)} yet")
-        known = {topic: await self._queue.know_topic(topic, count) for topic, count in counts.items()}
+        known = {topic: await self._queue.remember_topic(topic, count) for topic, count in counts.items()}
         for topic, count in known.items():
             if counts[topic] < count:
                 raise Misconfigured(
                     f"topic {topic} has {counts[topic]} partitions, but had {count}: keys would change their partition;"
-                    " create it again with as many"
+                    f" create it again with {count} partitions"
                 )
         return known
 

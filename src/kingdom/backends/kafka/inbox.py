@@ -1,4 +1,4 @@
-"""How far the consumer of each stream has come in the partitions of its topic."""
+"""The progress of the consumer of each stream in the partitions of its topic."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -27,7 +27,7 @@ _log = structlog.get_logger("kingdom.bus")
 
 @dataclass(slots=True)
 class OwnedPartition:
-    """A partition that this process reads. `messages` wait for a worker; `open` are offsets that a worker has."""
+    """A partition that this process reads. `messages` wait for a worker; a worker has those at the offsets `open`."""
 
     number: int
     taken: TakenPartition
@@ -89,7 +89,7 @@ class TopicReader:
                 "group.protocol": "consumer",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
-                # A position that the topic no longer has is an error: skipping events must be a decision.
+                # A position that the topic no longer has is an error: a person must decide whether to skip events.
                 "auto.offset.reset": "error",
             }
         )
@@ -107,7 +107,7 @@ class TopicReader:
             _log.warning("left a consumer group without an answer of the brokers", topic=self.topic)
 
     def take(self, limit: int) -> list[tuple[OwnedPartition, Message]]:
-        """Take messages of partitions of which a worker has none. Events of a key are then never in two places."""
+        """Take messages from partitions without open messages. So two workers never have events of the same key."""
         taken: list[tuple[OwnedPartition, Message]] = []
         with self._lock:
             idle = [each for each in self._partitions.values() if each.can_be_taken]

@@ -34,7 +34,7 @@ class SentPosition:
 
 
 class TopicWriter:
-    """The only writer to the topics of a store. Opening it ends what an earlier writer had begun, and fences it.
+    """The only writer to the topics of a store. Opening it aborts and fences an earlier writer.
 
     `partitions` has the number of partitions of each topic. Calls block, so the courier makes them in another thread.
     After an error, open a new writer.
@@ -77,7 +77,7 @@ class TopicWriter:
         return SentPosition(found.offset, int(seq) if seq else None)
 
     def send(self, tick: int, events: Sequence[CarriedEvent], reached: SentPosition) -> None:
-        """Send events of a tick and the position that is reached with them, or nothing."""
+        """Send events of a tick together with the position that they reach, all or nothing."""
         with _writer_errors():
             self._producer.begin_transaction()
             for event in events:

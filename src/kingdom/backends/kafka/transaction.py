@@ -17,8 +17,8 @@ from kingdom.errors import LeaseLost
 class KafkaTransaction(PostgresTransaction):
     """A transaction that settles events of topics, or of the outbox, or both.
 
-    Done moves the offset. Every other outcome puts the event into the outbox first, where it waits, is dead, or is the
-    first of its key. Events of the same key that came after it follow it there.
+    A settlement records the offset of its event as handled. If the outcome is not Done, the event also moves to the
+    outbox, and later events of its key follow it. Other released events return to their topic.
     """
 
     batches: OpenBatches

@@ -71,7 +71,7 @@ class Rows:
 
     @property
     def command(self) -> bytes | None:
-        """What the server has done, such as "COMMIT"."""
+        """Return the command that the server has executed, such as COMMIT."""
         return self._result.command_status
 
     def __len__(self) -> int:

@@ -53,7 +53,7 @@ class CourierQueue:
         self._bus = bus
 
     async def hold(self, holder: str, lease: timedelta) -> CourierTerm | None:
-        """Become the courier, or stay it. Return None while another courier holds the role."""
+        """Become the courier, or renew the role. Return None while another courier holds the role."""
         rows = await self._run("hold_courier", holder=holder, lease=lease)
         return CourierTerm(**rows[0]) if rows else None
 
@@ -94,9 +94,9 @@ class CourierQueue:
         (row,) = await self._run("courier_lag")
         return timedelta(seconds=row["seconds"])
 
-    async def know_topic(self, topic: str, partitions: int) -> int:
-        """Return how many partitions a topic had when it was first used."""
-        (row,) = await self._run("know_topic", topic=topic, partitions=partitions)
+    async def remember_topic(self, topic: str, partitions: int) -> int:
+        """Store the number of partitions of a new topic. Return the number that a topic had at its first use."""
+        (row,) = await self._run("remember_topic", topic=topic, partitions=partitions)
         return int(row["partitions"])
 
     async def wait(self, at_most: timedelta) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class LogWriters:
-    """What `log_horizon` returned: the last number, and the open writers with the number that each has announced.
+    """A result of the query `log_horizon`: the last number, and the number that each open writer has announced.
 
     A writer gets only numbers above the one that it has announced. None means that it has announced no number: it uses
     an older version or plain SQL, or it will announce one soon.
@@ -33,7 +33,7 @@ class LogHorizon:
 
     @property
     def is_current(self) -> bool:
-        """Return whether no writer without an announced number holds back the horizon."""
+        """Return whether the horizon waits for no writer that has not announced a number."""
         return self._pending is None
 
     def observe(self, seen: LogWriters) -> None:

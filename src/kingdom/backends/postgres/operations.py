@@ -38,7 +38,7 @@ from kingdom.errors import Conflict, NotFound, Unavailable
 
 # `pins` reports what keeps vacuum from removing old row versions. Younger transactions are normal and are not reported.
 _PIN_SECONDS = 5.0
-# Most writers announce their numbers or end within milliseconds. So look again a few times before returning less.
+# Most writers announce their numbers or end within milliseconds. So look a few times before returning fewer entries.
 _HORIZON_LOOKS = 5
 _HORIZON_PAUSE = 0.005
 # How long the first reader in a process waits for writers that have announced no numbers.
@@ -47,7 +47,7 @@ _DeadChange = Callable[[Connection, DictRow, str], Awaitable[bool]]
 
 
 class PostgresOperations(Operations):
-    """What an operator can ask a PostgresBus or change in it."""
+    """The operations of a PostgresBus for operators."""
 
     def __init__(self, bus: PostgresBus) -> None:
         self._bus = bus

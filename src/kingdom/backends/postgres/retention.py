@@ -13,7 +13,7 @@ from kingdom.backends.postgres.connection import Connection
 from kingdom.bus.operations import Retention, RetentionReport
 from kingdom.clock import utc_now
 
-# The key of the advisory lock that lets only one process clean up at a time: "retain" in ASCII.
+# The key of the advisory lock that lets only one process change partitions at a time: "retain" in ASCII.
 _LOCK = 0x72657461696E
 # While the clean-up waits for a table lock, settlements queue behind it. So it waits only briefly, and does not even
 # try while an older transaction, such as a dump, reads the table. DETACH CONCURRENTLY would not block settlements, but
@@ -23,7 +23,7 @@ _READER_SECONDS = 0.2
 
 
 async def retain(bus: PostgresBus, retention: Retention) -> RetentionReport:
-    """Create and drop partitions and remove expired rows; do nothing while another process does it."""
+    """Create and drop partitions, and remove expired rows. Skip partitions while another process changes them."""
     async with bus.pool.connection() as connection:
         made = dropped = 0
         # Only the clock of the database counts: a host with a wrong clock must not drop partitions.

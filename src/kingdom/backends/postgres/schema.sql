@@ -195,8 +195,8 @@ CREATE TABLE kingdom.courier_tick (
     snapshot pg_snapshot NOT NULL
 );
 
--- At most one row: the courier that sends now, and the last tick that it has reported as sent. `store` tells the brokers
--- of two stores apart.
+-- At most one row: the courier that sends now, and the last tick that it has reported as sent. `store` is the id of this
+-- store: a courier refuses topics that belong to another store.
 CREATE TABLE kingdom.courier (
     is_only    boolean PRIMARY KEY DEFAULT true CHECK (is_only),
     store      uuid        NOT NULL DEFAULT gen_random_uuid(),

@@ -90,7 +90,7 @@ class PostgresTransaction(Transaction):
         self._note_held(deliveries, {row["id"]: row for row in rows})
 
     def _note_held(self, deliveries: Sequence[Delivery], rows: Mapping[int, DictRow]) -> None:
-        """Set `held` from the rows of statements that have locked the leases, by the positions of the deliveries."""
+        """Set `held` and `held_at`. `rows` has the result of the statements that locked the leases, by position."""
         behind = {position: row["behind"] for position, row in rows.items()}
         self.held_at = next((row["now"] for row in rows.values()), self.held_at)
         owned = [d for d in deliveries if d.position in behind]
@@ -148,7 +148,7 @@ class PostgresTransaction(Transaction):
         """Write the changes and commit in one round trip, and return whether this was possible.
 
         It is possible if the statements can check everything themselves. A single statement commits by itself. If a
-        check fails, the transaction is rolled back, and the changes are written again one by one, which tells why.
+        check fails, the transaction is rolled back, and the changes are written again one by one to find the reason.
         """
         if not self._server_can_check():
             return False

@@ -17,9 +17,9 @@ from psycopg.rows import dict_row
 from kingdom.backends.hints import Hints
 from kingdom.backends.postgres.connection import Connection
 
-# A publish takes its hints along if none was sent for this time.
+# A publish sends its hints itself if no hint was sent for this time.
 _COALESCE_SECONDS = 0.01
-# After this time, hints that no publish has taken along are sent alone.
+# After this time, hints that no publish has sent are sent alone.
 _SEND_ALONE_SECONDS = 0.015
 _RECONNECT_SECONDS = 1.0
 # Closing does not wait longer than this for the last hint.
@@ -41,9 +41,9 @@ class PostgresWakeups:
         self._sent_at = -math.inf
 
     def take_hints(self, streams: Collection[str], *, events: int) -> set[str]:
-        """Return the streams whose hints the caller sends, in the round trip that publishes some events to them.
+        """Return the streams for which the caller must send a hint, in the round trip that publishes to them.
 
-        From now on, they count as sent. A hint of another publish that commits meanwhile is sent again.
+        These hints count as sent from now on. If another publish commits before the round trip, its hints are sent too.
         """
         now = time.monotonic()
         if now - self._sent_at < _COALESCE_SECONDS:
@@ -99,7 +99,7 @@ class PostgresWakeups:
             await asyncio.wait({self._listener})
 
     async def _send_soon(self) -> None:
-        """Send hints: the first at once, later ones together, unless a publish takes them along."""
+        """Send hints: the first at once, later ones together, unless a publish sends them."""
         while self._unsent:
             streams, self._unsent = sorted(self._unsent), set()
             self._sent_at = time.monotonic()

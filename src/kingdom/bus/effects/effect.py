@@ -33,7 +33,7 @@ class Idempotency(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """An outside system, with its idempotency, and its rate limit and circuit breaker in each process.
+    """An outside system: its idempotency, and the rate limit and circuit breaker that each process applies to it.
 
     The circuit breaker refuses calls for `open_for` after `failures_to_open` failures in a row. For Idempotency.TIME,
     `settles_after` is the time after which every executed call is visible.
@@ -50,7 +50,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt. `identifier` is a unique id that the bus chose. `request` is the request of the first attempt.
+    """One attempt. `identifier` is a unique id that the bus chose. `request` is the result of `Effect.request`.
 
     `fence` is the token of the delivery, which grows with every delivery.
     """
@@ -137,7 +137,7 @@ class Effect(ABC, Generic[T]):
 
     @abstractmethod
     def request(self, event: Event[T]) -> Mapping[str, Any]:
-        """Return everything that the call needs, as JSON. Later attempts use the same request."""
+        """Return everything that the call needs, as JSON. Attempts share it until the target rejects the call."""
 
     @abstractmethod
     async def call(self, attempt: Attempt) -> CallResult:

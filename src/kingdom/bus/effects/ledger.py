@@ -118,7 +118,7 @@ class Ledger:
 
     @property
     def finished(self) -> bool:
-        """Return whether workers have nothing left to do: the call is ACKED and concluded, or an event closes it."""
+        """Return whether workers have nothing left to do: the call is ACKED and concluded, or waits for an event."""
         return self.document.awaiting or (self.latest.state == "ACKED" and self.document.concluded)
 
     @property

@@ -138,7 +138,7 @@ class Execution:
         }
 
     async def _react_together(self, unit: Unit, group: Sequence[Delivery]) -> None:
-        """Run reactions in one transaction. After a failure, skip the later events of the same key."""
+        """Run reactions in one transaction. If an outcome is not Done, skip the later events of the same key."""
         routes = self._routes(group)
         # Two workers must never run events of the same key, so the store checks the lease of ordered events before they
         # run: when the transaction opens, or in an optimistic transaction with its first read.

@@ -45,7 +45,7 @@ class Runnable(Protocol):
         """Run until stopped."""
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask it to end. If `at_once` is true, cancel what it is doing."""
+        """Ask it to end. If `at_once` is true, cancel its current work."""
 
 
 class Worker:
@@ -167,7 +167,7 @@ class Worker:
         for stream in list(self._streams):
             now = time.monotonic()
             if self._schedule.is_due(stream, now) and self._has_room(stream) and not self._stopping.is_set():
-                # Postpone it before the claim: a hint during the claim must count.
+                # Postpone the stream before the claim, so that a hint during the claim still counts.
                 self._schedule.postpone(stream, now)
                 await self._fetch(stream)
 

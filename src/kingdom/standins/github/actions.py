@@ -135,7 +135,7 @@ def edit_comment(context: ActionContext, stored: dict[str, Any], body: str | Non
 
 
 def push(context: ActionContext, pull: dict[str, Any], sha: str | None) -> None:
-    """Push a commit to the branch of a pull request. Without `sha`, it is the branch of the git directory."""
+    """Push a commit to the branch of a pull request: `sha`, else the head of the branch in git, else a new commit."""
     head, name = pull["pull"]["head"], pull["repository"]
     ref, state = f"refs/heads/{head['ref']}", context.state_file.state
     after = sha or (state["repositories"][name].get("git") and commit_of_ref(state, name, ref))

@@ -30,7 +30,7 @@ def refs_of(state: dict[str, Any], repository: str, prefix: str) -> dict[str, st
 
 
 def set_ref(state: dict[str, Any], repository: str, ref: str, sha: str | None, before: str | None = None) -> None:
-    """Point a ref to a commit, or remove the ref. `before` is its former commit, if the ref is unknown here."""
+    """Point a ref to a commit, or remove the ref. `before` is its former commit, if the state has no such ref yet."""
     if directory := _directory(state, repository):
         _git(directory, "update-ref", *(["-d", ref] if sha is None else [ref, sha]), check=True)
         return

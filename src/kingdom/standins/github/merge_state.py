@@ -44,7 +44,7 @@ def suite_result(runs: list[dict[str, Any]]) -> tuple[str, str | None]:
 
 
 def mergeability(state: dict[str, Any], stored: dict[str, Any]) -> tuple[bool | None, str]:
-    """Return `mergeable` and `mergeable_state` of a pull request. Both are unknown until a client has read it once."""
+    """Return `mergeable` and `mergeable_state` of a pull request. They are unknown if it is closed or not read yet."""
     pull = stored["pull"]
     if stored["state"] == "closed" or not pull.get("examined"):
         return None, "unknown"

@@ -1,4 +1,4 @@
-"""Reviews of pull requests, their line comments, and the threads of these."""
+"""Reviews of pull requests, their line comments, and the threads of line comments."""
 
 from typing import Any
 

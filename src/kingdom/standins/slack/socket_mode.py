@@ -75,7 +75,7 @@ class EnvelopeSender:
             self._remove_connection(connection)
 
     async def wait_for_acknowledgement(self, number: int) -> bool:
-        """Return whether an envelope is acknowledged before the timeout. The envelope is not sent again."""
+        """Return whether an envelope is acknowledged before the timeout. It is not sent again after that."""
         self._awaited[number] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(self._state_file.state["settings"]["ack_seconds"]):

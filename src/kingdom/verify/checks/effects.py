@@ -9,7 +9,7 @@ from kingdom.verify.violation import Violation, ViolationKind
 
 
 def repeated_calls(evidence: Evidence) -> Iterator[Violation]:
-    """Find calls that the target executed more than once."""
+    """Find calls that the target executed more than once, unless a stopped sender explains it."""
     health = MachineHealth(evidence)
     for call, times in evidence.accepted.items():
         if len(times) > 1 and not _sender_was_stopped(evidence, health, call):

@@ -1,1 +1,1 @@
-"""What a process keeps in memory about the events and records of a store."""
+"""The indexes of events and records that a process keeps in memory."""

@@ -1,6 +1,6 @@
 -- name: carry
 -- Give copies to the courier, and return the numbers of those that were given to it before. Only an id that a publisher
--- chose can come twice. It is remembered as long as an ended event is by default.
+-- chose can be published twice. It is remembered for 7 days, which is also the default retention of ended events.
 WITH copies AS MATERIALIZED (
   SELECT * FROM jsonb_to_recordset(%(rows)s::jsonb) AS x(
     n int, stream text, partition_key text, event_id uuid, event_type text, schema_version int, trace_id text,
@@ -22,7 +22,7 @@ carried AS (
 SELECT n FROM copies WHERE n NOT IN (SELECT n FROM new_copies);
 
 -- name: hold_courier
--- Become the courier of this store, or stay it. It returns nothing while another courier holds the role.
+-- Become the courier of this store, or renew the role. Return nothing while another courier holds the role.
 INSERT INTO kingdom.courier AS known (holder, expires_at) VALUES (%(holder)s, clock_timestamp() + %(lease)s::interval)
 ON CONFLICT (is_only) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at
  WHERE known.holder = excluded.holder OR known.expires_at < clock_timestamp()
@@ -92,8 +92,8 @@ oldest AS (
    WHERE xid = ANY(ARRAY(SELECT pg_snapshot_xip(seen.snapshot))))
 SELECT coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)::float8 AS seconds FROM oldest;
 
--- name: know_topic
--- Return the number of partitions that a topic had when it was first used.
+-- name: remember_topic
+-- Store the number of partitions of a new topic. Return the number that a topic had at its first use.
 WITH known AS (
   INSERT INTO kingdom.courier_topic AS known (topic, partitions) VALUES (%(topic)s, %(partitions)s)
   ON CONFLICT (topic) DO UPDATE SET partitions = known.partitions RETURNING partitions)

@@ -4,7 +4,7 @@ SHOW transaction_isolation;
 
 -- name: lock_keys
 -- Lock the key rows of settled events. The sorted order prevents deadlocks. A transaction that also publishes ordered
--- events uses publish_ordered instead. LATERAL makes the planner look up each key in the primary key.
+-- events uses publish_ordered or write instead. LATERAL makes the planner look up each key in the primary key.
 SELECT 1 FROM (SELECT stream, key FROM unnest(%(lock_streams)s::text[], %(lock_keys)s::text[]) AS u(stream, key)
                 GROUP BY 1, 2 ORDER BY 1, 2) wanted
  CROSS JOIN LATERAL (SELECT FROM kingdom.outbox_key q

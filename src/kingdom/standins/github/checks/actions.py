@@ -18,7 +18,7 @@ StatusState = Literal["error", "failure", "pending", "success"]
 
 
 class CheckOutput(msgspec.Struct):
-    """What a check reports."""
+    """The output of a run of a check."""
 
     title: str | None = None
     summary: str | None = None

@@ -114,7 +114,7 @@ def on_agent_started(step: Step, answer: answers.AgentStarted) -> None:
 
 
 def on_agent_stopped(step: Step, answer: answers.AgentStopped) -> None:
-    """Record that no process of a Work is running. If no stop was requested, the Work failed."""
+    """Record that no process of a Work is running. If the end was not expected, retry or fail the Work."""
     work = target_agent(step, answer, AgentStatus.STARTING, AgentStatus.RUNNING)
     if work is None:
         return
@@ -127,7 +127,7 @@ def on_agent_stopped(step: Step, answer: answers.AgentStopped) -> None:
 
 
 def on_agent_error(step: Step, answer: answers.AgentError) -> None:
-    """Fail a Work whose agent could not start or crashed, unless the run is being stopped."""
+    """Retry or fail a Work whose agent could not start or crashed, unless the run stops or the checks have passed."""
     work = target_agent(step, answer, AgentStatus.STARTING, AgentStatus.RUNNING)
     if work is None:
         return
@@ -150,7 +150,7 @@ def on_query_responded(step: Step, answer: answers.QueryResponded) -> None:
 
 
 def on_query_failed(step: Step, answer: answers.QueryFailed) -> None:
-    """Fail the Task, or suspend it if the agent can continue later. The result is UNKNOWN if the agent was stopping."""
+    """Retry, fail or suspend the Task. If the agent was stopping, the result of the prompt is UNKNOWN."""
     found = target_query(step, answer, QueryStatus.SENT)
     if found is None:
         return
@@ -251,7 +251,7 @@ def on_report_generated(step: Step, answer: answers.ReportGenerated) -> None:
 
 
 def on_report_failed(step: Step, answer: answers.ReportFailed) -> None:
-    """Fail the Task. If the agent was stopping or can continue later, leave the report PENDING instead."""
+    """Retry or fail the Task. If the agent was stopping or can continue later, leave the report PENDING instead."""
     found = target_report(step, answer)
     if found is None:
         return
@@ -278,7 +278,7 @@ def on_work_verified(step: Step, answer: answers.WorkVerified) -> None:
 
 
 def on_verify_failed(step: Step, answer: answers.VerifyFailed) -> None:
-    """Fail the Work."""
+    """Retry or fail the Work."""
     work = target_verification(step, answer)
     if work:
         step.transition(work.verification, VerificationStatus.FAILED, work.id)
