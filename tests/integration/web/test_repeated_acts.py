@@ -31,7 +31,7 @@ from tests.integration.processes import child
 from tests.integration.web.people import approval, question
 from tests.integration.web.server_process import PERFORMED
 from tests.integration.web.site import Site, serving
-from tests.integration.web.test_acts import make_dead_letters, log_of, make_run
+from tests.integration.web.test_acts import log_of, make_dead_letters, make_run
 
 STREAM = EVENT_STREAM.name
 # Two streams that exist once.
