@@ -47,6 +47,6 @@ async def work(dsn: str, options: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    # One line per failed handler would be the larger part of the work.
+    # Logging a line for each failed handler would take longer than handling the events.
     configure_logs(json=True, level=logging.ERROR)
     asyncio.run(work(sys.argv[1], json.loads(sys.argv[2])))

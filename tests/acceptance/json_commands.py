@@ -19,8 +19,8 @@ from tests.acceptance.terminal import Running
 COMMANDS = {name: command for noun in NOUNS for name, command in commands_of(noun)}
 
 
-class Shaped:
-    """Refuses documents that lack a field which a command declares, or have one that it does not declare."""
+class ShapeChecker:
+    """Checks that a printed document has exactly the fields that its command declares."""
 
     def __init__(self, known: Shapes) -> None:
         self._answers = known.answers
@@ -31,14 +31,14 @@ class Shaped:
         }
 
     def check(self, name: str, line: str) -> Any:
-        """Return the document of a line that a command printed."""
+        """Return the document of a printed line. Raise an error if it differs from the declaration of the command."""
         document = json.loads(line)
         self._validators[name].validate(document)
         # The JSON schema does not check the format of times, but decoding to the type does.
         msgspec.json.decode(line, type=self._answers[name].document)
         return document
 
-    def is_one(self, name: str) -> bool:
+    def prints_one_line(self, name: str) -> bool:
         """Return whether a command always prints exactly one line."""
         return self._answers[name].form in (JsonForm.ONE, JsonForm.ARRAY)
 
@@ -47,12 +47,12 @@ class JsonCommands:
     """Runs commands with --json and checks the shape of their output."""
 
     def __init__(self) -> None:
-        self.shaped = Shaped(every_shape())
+        self.shaped = ShapeChecker(every_shape())
         self.ran: set[str] = set()
 
     def run_json(self, name: str, *words: str, text: str = "", code: int = 0) -> Any:
-        """Run a command that prints one document, and return that."""
-        assert self.shaped.is_one(name)
+        """Run a command that prints one document, and return the document."""
+        assert self.shaped.prints_one_line(name)
         (document,) = self.run_json_lines(name, *words, text=text, code=code)
         return document
 

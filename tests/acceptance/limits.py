@@ -13,8 +13,8 @@ from tests.patience import PATIENCE_SECONDS
 
 
 def unhurried_doctor(seconds: float = PATIENCE_SECONDS, reading: float = PATIENCE_SECONDS) -> dict[str, Any]:
-    """Return replacements for names of the doctor's module that give its checks and its reading more time."""
-    from kingdom.doctor.checks import all_checks  # noqa: PLC0415 - the limits of one command need no other one
+    """Return functions that replace those of the doctor: checks, and reading of settings, with longer time limits."""
+    from kingdom.doctor.checks import all_checks  # noqa: PLC0415 - load only the command whose limit changes
     from kingdom.doctor.context_reader import read_context  # noqa: PLC0415
 
     return {
@@ -41,13 +41,12 @@ def _unhandled(seconds: float) -> None:
     follow._UNHANDLED_SECONDS = seconds
 
 
-# How long the doctor reads settings, how long a process still waits after a second signal, and after how long events
-# without a consumer are reported.
+# The limits of: reading settings in the doctor, waiting after a second signal, and waiting for an event to be handled.
 _LIMITS: dict[str, Callable[[float], None]] = {"reading": _reading, "last_wait": _last_wait, "unhandled": _unhandled}
 
 
 def command(**limits: float) -> list[str]:
-    """Return how to start `kingdom` with other limits, from the root of the repository."""
+    """Return the command that starts `kingdom` with other limits, from the root of the repository."""
     return [sys.executable, "-m", __spec__.name, json.dumps(limits)]
 
 

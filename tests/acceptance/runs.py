@@ -47,7 +47,7 @@ class Runs:
         return self.terminal.run_json("workflow", *words)
 
     def reaches(self, workflow_id: str, status: str) -> dict[str, Any]:
-        """Wait until a run is in a state."""
+        """Wait until a run has a status, and return the run."""
 
         def look() -> dict[str, Any] | bool:
             workflow: dict[str, Any] = self.run_json("show", workflow_id)["workflow"]

@@ -7,7 +7,7 @@ from psycopg.rows import dict_row
 
 
 def open_rows(dsn: str) -> list[dict[str, Any]]:
-    """Return the live table: open and dead events."""
+    """Return the rows of the live table: open and dead events."""
     with psycopg.connect(dsn, row_factory=dict_row) as connection:
         return connection.execute("SELECT * FROM kingdom.outbox_event ORDER BY id").fetchall()
 

@@ -180,21 +180,21 @@ class Terminal:
 
 
 def eventually(look: Callable[[], T | bool]) -> T:
-    """Call a function until it returns something, and return that."""
+    """Call a function until it returns a value that is neither false nor True, and return that value."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         found = look()
         if found and not isinstance(found, bool):
             return found
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.05)
 
 
 def open_to_others(*places: Path) -> list[str]:
-    """Return each of these folders and of their contents that another account could read, change or enter."""
+    """Return the paths and modes of the files and folders here that another account could read, change or enter."""
     modes: dict[Path, int] = {}
     for path in (path for place in places for path in (place, *place.rglob("*"))):
-        # A store that is in use has files that come and go.
+        # A process that uses the store may remove a file meanwhile.
         with contextlib.suppress(FileNotFoundError):
             modes[path] = path.lstat().st_mode
     return [f"{path} {mode:o}" for path, mode in modes.items() if mode & 0o077 and not stat.S_ISLNK(mode)]

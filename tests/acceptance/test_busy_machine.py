@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timing
 SETTINGS = """
 chamberlain:
   every_seconds: 1
-  # A full disk is not what is tested here.
+  # The disk must not influence this test.
   health: {disk_yellow: 1000, disk_orange: 1000}
 """
 

@@ -36,7 +36,7 @@ def test_without_a_store_the_error_says_how_to_name_one(terminal: Terminal) -> N
     assert "KINGDOM_DATABASE_URL" in done.err
 
 
-def test_database_url_is_read_from_the_common_variable_too(terminal: Terminal, dsn: str) -> None:
+def test_the_url_of_the_store_is_also_read_from_database_url(terminal: Terminal, dsn: str) -> None:
     done = terminal.run("bus", "stats", "--json", environment={"KINGDOM_DATABASE_URL": "", "DATABASE_URL": dsn})
     assert (done.code, done.document) == (0, [])
 
@@ -51,7 +51,7 @@ def test_a_refused_connection_is_reported_as_unreachable(terminal: Terminal, com
     assert done.out == ""
 
 
-def test_a_server_that_never_answers_is_given_up(terminal: Terminal) -> None:
+def test_a_server_that_never_answers_causes_a_timeout(terminal: Terminal) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         url = f"postgresql://postgres@127.0.0.1:{port}/postgres?connect_timeout=1"
@@ -61,7 +61,7 @@ def test_a_server_that_never_answers_is_given_up(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("url", ["mysql://root:secret@host/x", "postgresql://u:sec ret@host/x", "sec ret"])
-def test_a_url_that_cannot_be_read_is_refused_without_repeating_it(terminal: Terminal, url: str) -> None:
+def test_an_invalid_url_is_refused_without_printing_it(terminal: Terminal, url: str) -> None:
     done = terminal.run("bus", "stats", "--database-url", url)
     assert done.code == 2
     assert "postgresql://" in done.err
@@ -113,7 +113,7 @@ def test_a_role_without_the_privilege_is_refused_with_the_reason(terminal: Termi
         (("work", SHOP, "--stream", "shelf.{number}"), 2, "family"),
     ],
 )
-def test_an_impossible_command_fails_with_a_sentence_and_its_exit_code(
+def test_an_impossible_command_fails_with_a_message_and_an_exit_code(
     cli: InProcessCli, words: tuple[str, ...], code: int, sentence: str
 ) -> None:
     done = cli("bus", *words)

@@ -49,7 +49,7 @@ def test_a_run_is_watched_in_tmux_and_keeps_running(runs: Runs, at_work: str, un
 
 
 @needs_tmux
-def test_a_person_may_have_a_shell_in_the_checkout(runs: Runs, at_work: str) -> None:
+def test_a_person_can_open_a_shell_in_the_checkout(runs: Runs, at_work: str) -> None:
     command = "pwd > made-by-hand; tmux detach\r"
     seen = runs.terminal.converse("attach", at_work, "--shell", until="a shell in the checkout", answer=command)
     assert seen.code == 0

@@ -23,7 +23,7 @@ from tests.patience import PATIENCE_SECONDS
 
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give completion more time than on a person's machine, where it offers nothing rather than wait."""
+    """Raise the time limit of completion, after which it offers nothing."""
     monkeypatch.setattr(live_ids, "_TIMEOUT_SECONDS", PATIENCE_SECONDS)
     monkeypatch.setattr(live_ids, "_IDLE_LIMIT", timedelta(seconds=PATIENCE_SECONDS))
 
@@ -59,7 +59,7 @@ def test_words_are_completed_from_the_command_line_and_the_store(
     assert offered("nonsense", "") == offered("workflow", "nonsense", "") == set()
 
 
-def test_without_a_store_nothing_is_offered_and_none_is_made(cli: InProcessCli, tmp_path: Path) -> None:
+def test_without_a_store_nothing_is_offered_and_no_store_is_created(cli: InProcessCli, tmp_path: Path) -> None:
     for words in (("show", ""), ("workflow", "show", "--database-url", "postgresql://nobody@127.0.0.1:1/none", "")):
         assert cli("--complete", *words) == cli("--complete", "nonsense", "")
     assert list(tmp_path.iterdir()) == []

@@ -75,7 +75,7 @@ def test_the_list_for_people_shows_control_characters_instead_of_obeying_them(
     assert "There are more: kingdom bus dead list --code broken --limit 1 --after " in shown
 
 
-def test_a_dead_letter_is_shown_whole(cli_on_database: InProcessCli, dsn: str) -> None:
+def test_a_dead_letter_is_shown_with_its_envelope_and_its_history(cli_on_database: InProcessCli, dsn: str) -> None:
     (event,) = dead_orders(dsn, 1, words="\x9b2J")
     (letter,) = cli_on_database.run_json("bus", "dead", "show", event)
     assert letter["envelope"]["payload"] == {"n": 0, "words": "\x9b2J"}
@@ -135,7 +135,7 @@ def test_discarding_needs_consent_and_a_reason(cli_on_database: InProcessCli, ds
     assert entry["data"]["reason"] == "only a test"
 
 
-def test_a_repeated_id_is_done_and_counted_only_once(cli_on_database: InProcessCli, dsn: str) -> None:
+def test_an_id_that_is_given_twice_is_redriven_or_discarded_once(cli_on_database: InProcessCli, dsn: str) -> None:
     one, other = dead_orders(dsn, 2)
     redriven = cli_on_database("bus", "redrive", one, one, "--rate", "1000", "--stop-after", "0")
     assert "Redrove 1 of 2 dead letter(s)." in redriven.out
@@ -159,7 +159,7 @@ def test_a_dry_run_changes_nothing_and_counts(cli_on_database: InProcessCli, dsn
     assert statuses(dsn) == dict.fromkeys(events, "DEAD")
 
 
-def test_all_that_match_are_redriven_with_consent(cli_on_database: InProcessCli, dsn: str) -> None:
+def test_all_matching_dead_letters_are_redriven_with_consent(cli_on_database: InProcessCli, dsn: str) -> None:
     events = dead_orders(dsn, 3)
     assert cli_on_database("bus", "redrive", "--all").code == 2
     done = cli_on_database.run_json(

@@ -51,7 +51,7 @@ def found_by(done: Done) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def realm_directory(tmp_path: Path) -> Path:
-    """A directory with settings that say nothing special."""
+    """A directory with minimal settings."""
     (tmp_path / "kingdom.yaml").write_text("database_url: file:realm\n")
     return tmp_path
 
@@ -62,7 +62,7 @@ def alone() -> None:
         pytest.skip("this machine does not allow user namespaces")
 
 
-def test_the_answer_for_machines_has_the_shape_that_is_documented(realm_directory: Path) -> None:
+def test_the_json_output_has_the_documented_shape(realm_directory: Path) -> None:
     (example,) = re.findall(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     shown = json.loads(example)
     done = doctor(realm_directory, "--json")
@@ -121,9 +121,7 @@ def test_extras_that_are_not_installed_are_reported(realm_directory: Path) -> No
     assert found["slack-bot"]["fix"] == "pip install 'kingdom[slack]'"
 
 
-def test_a_database_is_examined_by_the_command_too(
-    cli_on_database: InProcessCli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_also_checks_a_database(cli_on_database: InProcessCli, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, unhurried in limits.unhurried_doctor().items():
         monkeypatch.setattr(cli_doctor, name, unhurried)
     done = cli_on_database("doctor", "--json")
@@ -161,7 +159,7 @@ def test_used_up_inotify_instances_are_reported(realm_directory: Path) -> None:
     assert inotify["fix"].startswith("sudo sysctl fs.inotify.max_user_instances=")
 
 
-def test_the_page_lists_all_checks_in_its_order() -> None:
+def test_the_page_lists_all_checks_in_the_order_of_the_doctor() -> None:
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     names = [name for row in rows for name in re.findall(r"`([\w.-]+)`", row.split("|")[1])]
     assert names == [check.name for check in all_checks()]

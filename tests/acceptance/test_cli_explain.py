@@ -65,7 +65,7 @@ def test_an_event_that_is_not_routed_yet_is_explained_too(files: Terminal) -> No
 
 
 @pytest.mark.parametrize("about", ["task-20260207-001", "evt-github-1", "wf-nothing", "something"])
-def test_an_unknown_id_says_what_to_do(files: Terminal, about: str) -> None:
+def test_an_unknown_id_is_reported_with_the_next_step(files: Terminal, about: str) -> None:
     files.run_json("event", "send", "--type", "demo.hello")
     done = files.run("explain", about)
     assert (done.code, done.out) == (1, "")
@@ -73,14 +73,14 @@ def test_an_unknown_id_says_what_to_do(files: Terminal, about: str) -> None:
     assert "kingdom event list" in done.err
 
 
-def test_a_page_that_cannot_be_written_says_so(files: Terminal, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_is_reported(files: Terminal, tmp_path: Path) -> None:
     event_id = files.run_json("event", "send", "--type", "demo.hello")["id"]
     done = files.run("explain", event_id, "--html", str(tmp_path / "nowhere" / "page.html"))
     assert done.code == 2
     assert "an existing directory" in done.err
 
 
-def test_a_store_in_a_database_is_explained_too(terminal: Terminal) -> None:
+def test_an_event_in_a_database_is_explained_too(terminal: Terminal) -> None:
     event_id = terminal.run_json("event", "send", "--type", "demo.hello")["id"]
     assert read(terminal.run("explain", event_id, "--json")).about == event_id
     assert terminal.run("explain", "task-20260207-001").code == 1

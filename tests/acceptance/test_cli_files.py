@@ -23,7 +23,7 @@ def publish(laptop: Terminal, payload: object, *words: str) -> str:
     return event_id
 
 
-def test_reading_a_missing_store_creates_none_and_says_what_to_do(laptop: Terminal, realm: Path) -> None:
+def test_reading_a_missing_store_creates_no_store_and_says_what_to_do(laptop: Terminal, realm: Path) -> None:
     done = laptop.run("bus", "stats")
     assert done.code == 1
     assert "there is no store at" in done.err
@@ -89,14 +89,14 @@ def test_a_store_on_another_host_is_refused(tmp_path: Path) -> None:
     assert "must be on this host, not on elsewhere" in done.err
 
 
-def test_sending_an_event_outside_of_a_realm_creates_none(cli: InProcessCli, tmp_path: Path) -> None:
+def test_sending_an_event_outside_of_a_realm_creates_no_realm(cli: InProcessCli, tmp_path: Path) -> None:
     refused = cli("send", "--type", "demo.hello")
     assert (refused.code, "`kingdom init` creates a realm" in refused.err) == (1, True)
     assert list(tmp_path.iterdir()) == []
     assert cli("send", "--type", "demo.hello", "--database-url", "file:here").code == 0
 
 
-def test_inside_of_a_realm_its_directory_is_named(
+def test_in_a_subdirectory_of_a_realm_the_error_names_the_directory_of_the_realm(
     cli: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "kingdom.yaml").touch()

@@ -88,7 +88,7 @@ def test_garbage_collection_is_enabled_and_skips_loaded_modules() -> None:
     assert int(frozen) > 10_000
 
 
-def test_the_help_has_every_command_and_what_aliases_are_short_for(cli: InProcessCli) -> None:
+def test_the_help_has_every_command_and_the_full_form_of_every_alias(cli: InProcessCli) -> None:
     page = cli("--help").out
     assert page == cli().out == cli("-h").out == cli("help").out
     assert set(WORDS) <= {line.split()[0] for line in page.splitlines() if line.startswith("  ")}
@@ -139,12 +139,12 @@ def test_a_typing_error_is_reported_with_its_cause_and_the_next_step(
     assert step in done.err
 
 
-def test_a_noun_without_a_verb_is_explained(cli: InProcessCli) -> None:
+def test_a_noun_without_a_verb_prints_its_help(cli: InProcessCli) -> None:
     done = cli("workflow")
     assert (done.code, "Usage: kingdom workflow [OPTIONS] COMMAND" in done.out) == (2, True)
 
 
-def test_ps_shows_what_has_not_ended_and_each_run_below_its_assignment(
+def test_ps_shows_open_runs_and_assignments_and_each_run_below_its_assignment(
     cli_on_sample: InProcessCli, sample: SampleStore
 ) -> None:
     shown = [line.split()[:2] for line in cli_on_sample("ps").out.splitlines()]
@@ -155,7 +155,7 @@ def test_ps_shows_what_has_not_ended_and_each_run_below_its_assignment(
     assert ENDED not in cli_on_sample("ps", "--all", "--limit", "1").out
 
 
-def test_nothing_that_is_piped_has_an_escape_sequence(cli_on_sample: InProcessCli) -> None:
+def test_piped_output_has_no_escape_sequences(cli_on_sample: InProcessCli) -> None:
     for words in ((), ("workflow", "resume", "--help"), ("ps",), ("event", "list"), ("show", "last"), ("nonsense",)):
         done = cli_on_sample(*words)
         assert done.out + done.err
@@ -195,7 +195,7 @@ def test_colors_are_only_for_terminals_that_accept_them(sample: SampleStore) -> 
     assert ESCAPE not in on_a_screen("ps", "-h", NO_COLOR="1")
 
 
-def test_a_terminal_that_cannot_show_a_character_shows_another_one(
+def test_characters_that_a_terminal_cannot_show_are_replaced(
     cli_on_sample: InProcessCli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
@@ -205,7 +205,9 @@ def test_a_terminal_that_cannot_show_a_character_shows_another_one(
     assert f"wf-{TASK}" in screen.read()
 
 
-def test_help_is_as_wide_as_columns_says(cli: InProcessCli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_is_at_most_as_wide_as_the_variable_columns_says(
+    cli: InProcessCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "50")
     for words in (("--help",), ("ps", "-h")):
         assert max(map(len, cli(*words).out.splitlines())) <= 50
@@ -250,7 +252,7 @@ def test_watching_shows_changes_and_ends_with_ctrl_c(
     assert (f"wf-{TASK}" in done.out, sample.run in done.out, "2 older one(s)" in done.out) == (True, False, True)
 
 
-def test_input_that_is_not_utf_8_is_refused_with_a_sentence(
+def test_input_that_is_not_utf_8_is_refused_with_a_message(
     cli_on_sample: InProcessCli, sample: SampleStore, tmp_path: Path
 ) -> None:
     binary = tmp_path / "binary"

@@ -104,7 +104,7 @@ def test_a_general_is_shown(laptop: InProcessCli) -> None:
     assert (unknown.code, "there are: gen-pr" in unknown.err) == (1, True)
 
 
-def test_a_broken_general_is_reported_and_the_others_stay(laptop: InProcessCli, tmp_path: Path) -> None:
+def test_a_broken_general_is_reported_and_the_others_stay_usable(laptop: InProcessCli, tmp_path: Path) -> None:
     place = tmp_path / "here"
     for name in ("gen-pr", "gen-briefing"):
         shutil.copytree(SHIPPED / name, place / name)
@@ -165,7 +165,9 @@ def test_a_general_is_replaced_only_on_request(laptop: InProcessCli, tmp_path: P
     assert laptop("general", "validate", str(tmp_path / "nowhere")).code == 2
 
 
-def test_a_general_is_checked_by_its_name_unless_a_directory_is_called_so(laptop: InProcessCli, tmp_path: Path) -> None:
+def test_validate_takes_a_name_of_a_general_unless_a_directory_has_that_name(
+    laptop: InProcessCli, tmp_path: Path
+) -> None:
     for name in ("gen-pr", "gen-hello"):
         laptop.run_json("general", "install", name)
     assert [each["name"] for each in laptop.run_json("general", "validate", "gen-pr")["generals"]] == ["gen-pr"]
@@ -175,7 +177,7 @@ def test_a_general_is_checked_by_its_name_unless_a_directory_is_called_so(laptop
     assert laptop.run_json("general", "validate", "gen-pr") == {"directory": "gen-pr", "generals": [], "broken": []}
 
 
-def test_missing_values_are_reported_and_a_repository_is_requested(laptop: InProcessCli) -> None:
+def test_a_preview_requires_a_repository_and_reports_missing_values(laptop: InProcessCli) -> None:
     laptop.run_json("general", "install", "gen-pr")
     nowhere = laptop("general", "preview", "gen-pr")
     assert (nowhere.code, "name one, such as --repo acme/shop" in nowhere.err) == (2, True)
@@ -206,7 +208,7 @@ async def keep_result(realm: Path) -> None:
         await save_past_result(transaction, result)
 
 
-def test_a_preview_shows_the_earlier_results_that_a_prompt_names(laptop: InProcessCli, tmp_path: Path) -> None:
+def test_a_preview_shows_the_earlier_results_that_a_prompt_refers_to(laptop: InProcessCli, tmp_path: Path) -> None:
     laptop.run_json("general", "install", "gen-pr")
     words = ("general", "preview", "gen-pr", "--repo", "acme/shop", "--payload", '{"number": 7}')
     assert "results.same_subject" in laptop.run_json(*words)["missing"]

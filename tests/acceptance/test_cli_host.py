@@ -72,10 +72,10 @@ def test_a_custom_agent_program_is_named_in_kingdom_yaml(files: Terminal, words:
     assert (done.code, "soldiers.command in kingdom.yaml" in " ".join(done.err.split())) == (2, True)
 
 
-def test_the_password_of_the_store_is_not_written_down(dsn: str, tmp_path: Path) -> None:
+def test_the_password_of_the_store_is_redacted_in_stored_output(dsn: str, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, f"{dsn} password=swordfish-of-the-store")
     runs = Runs(terminal, tmp_path)
-    # Assembled by the shell, because text in the template is not a secret.
+    # The shell assembles the password: the template must not contain it, because only output is redacted.
     tell: dict[str, object] = {
         "name": "tell",
         "tasks": [script()],

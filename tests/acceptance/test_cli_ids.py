@@ -85,19 +85,19 @@ NOW = utc_now()
 BY_HAND, OF_COURT = "wf-01k9x3v7m2q4t6", "wf-task-20260207-001"
 
 
-def made_at(made: datetime, *, court: bool) -> str:
-    """Return the id of a run that was made at this time."""
+def run_id_at(made: datetime, *, court: bool) -> str:
+    """Return the id of a run that was created at this time, by the court or by a person."""
     return f"wf-task-{made:%Y%m%d}-001" if court else first_id("wf", made)
 
 
-def a_minute_apart(since: datetime, *, court_first: bool) -> list[tuple[str, datetime]]:
-    """Return two ended runs with their creation times, the newest last. One of them is a run of the court."""
+def runs_a_minute_apart(since: datetime, *, court_first: bool) -> list[tuple[str, datetime]]:
+    """Return the ids and creation times of two runs, the newest last. One of them is a run of the court."""
     moments = ((since, court_first), (since + timedelta(minutes=1), not court_first))
-    return [(made_at(made, court=court), made) for made, court in moments]
+    return [(run_id_at(made, court=court), made) for made, court in moments]
 
 
 async def newest(realm: Path, runs: Sequence[tuple[str, datetime]], *, ended: bool) -> str:
-    """Make runs, and return the one that `last` names."""
+    """Create runs, and return the id of the run that `last` refers to."""
     application = declare_application(Realm())
     async with open_bus(f"file:{realm}", application.topology, application.kinds) as bus:
         template = await templates.create_template(bus, read_template(TEMPLATE, "greet.yaml"), actor="tester")
@@ -123,8 +123,8 @@ async def test_last_is_the_newest_run_even_if_all_have_ended(
     days: int,
     court_first: bool,  # noqa: FBT001 - a case of the test
 ) -> None:
-    runs = a_minute_apart(NOW - timedelta(days=days), court_first=court_first)
-    older = a_minute_apart(NOW - timedelta(days=days + 3), court_first=not court_first)
+    runs = runs_a_minute_apart(NOW - timedelta(days=days), court_first=court_first)
+    older = runs_a_minute_apart(NOW - timedelta(days=days + 3), court_first=not court_first)
     assert await newest(tmp_path / "realm", [*older, *runs], ended=True) == runs[-1][0]
 
 
@@ -138,7 +138,7 @@ def test_cancel_last_cancels_the_newest_run(sample: SampleStore, cli: InProcessC
 
 
 @pytest.mark.parametrize("task", [TASK, AGAIN])
-def test_cancel_takes_the_id_of_an_assignment_too(
+def test_cancel_also_accepts_the_id_of_an_assignment(
     sample: SampleStore, cli: InProcessCli, tmp_path: Path, task: str
 ) -> None:
     shutil.copytree(sample.realm, tmp_path / "realm")

@@ -84,7 +84,7 @@ async def follow(directory: Path, steps: list[str], environment: Mapping[str, st
     return output.decode()
 
 
-def test_a_realm_of_files_passes_its_own_check(tmp_path: Path) -> None:
+def test_a_new_realm_of_files_passes_config_check(tmp_path: Path) -> None:
     done = kingdom(tmp_path, "init", "home", "--yes")
     assert (done.code, done.err) == (0, "")
     home = tmp_path / "home"
@@ -110,7 +110,7 @@ def test_git_ignores_the_store_and_the_secrets_of_a_realm_but_not_its_generals(t
     assert not [name for name in seen if "lock" in name or "token" in name]
 
 
-def test_nothing_existing_is_changed(tmp_path: Path) -> None:
+def test_init_changes_no_existing_file(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("*.pyc\n")
     (tmp_path / "kingdom.yaml").write_text("# mine\ndatabase_url: file:elsewhere\n")
     done = kingdom(tmp_path, "init", "--yes")
@@ -180,7 +180,7 @@ def test_a_store_can_be_chosen_by_its_kind(tmp_path: Path) -> None:
     assert (refused.code, "leave one of them out" in refused.err) == (2, True)
 
 
-def test_a_choice_that_the_environment_would_overrule_is_reported(tmp_path: Path) -> None:
+def test_a_store_that_the_environment_would_override_is_reported(tmp_path: Path) -> None:
     other = "postgresql://127.0.0.1:9/shop"
     done = kingdom(tmp_path, "init", "--yes", "--store", "files", KINGDOM_DATABASE_URL=other)
     assert next_steps(done)[0].startswith("unset KINGDOM_DATABASE_URL")

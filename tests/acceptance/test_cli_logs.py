@@ -31,7 +31,7 @@ def soldier(runs: Runs, workflow_id: str, work: int = 0) -> str:
     return token.partition("/")[0]
 
 
-def test_a_run_is_shown_across_its_sessions(runs: Runs) -> None:
+def test_the_logs_of_a_run_show_all_its_sessions_in_order(runs: Runs) -> None:
     talk = script({"say": "I look around"}, {"run": "echo seen"}, {"cost": 0.25}, {"answer": "understood"})
     runs.template(
         "Talk", {"name": "look", "tasks": [talk]}, {"name": "write", "tasks": [script(write("a.txt", "hello"))]}
@@ -53,7 +53,7 @@ def test_a_run_is_shown_across_its_sessions(runs: Runs) -> None:
     assert logs(runs, second).out == only
 
 
-def test_a_program_reads_on_where_it_stopped(runs: Runs) -> None:
+def test_a_program_continues_reading_at_the_offset_where_it_stopped(runs: Runs) -> None:
     runs.template("Read", {"name": "read", "tasks": [script({"say": "one"}, {"say": "two"})]})
     workflow_id = runs.run_json("create", "read", "--start", "--wait")["id"]
     every = logs(runs, workflow_id, "--json").documents
@@ -63,7 +63,7 @@ def test_a_program_reads_on_where_it_stopped(runs: Runs) -> None:
     assert logs(runs, workflow_id, "--since-offset", str(every[-1]["nextOffset"]), "--json").out == ""
 
 
-def test_following_sees_a_run_live_and_ends_with_it(runs: Runs) -> None:
+def test_following_shows_a_run_live_and_ends_when_the_run_ends(runs: Runs) -> None:
     waits = script({"say": "I wait"}, {"wait_for": "app/go"}, {"answer": "I went"})
     runs.template("Wait", {"name": "wait", "tasks": [waits]}, {"name": "after", "tasks": [script({"say": "after"})]})
     workflow_id = runs.run_json("create", "wait", "--start")["id"]

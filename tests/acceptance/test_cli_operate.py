@@ -51,7 +51,7 @@ async def test_migrations_behind_pgbouncer_need_a_direct_connection(terminal: Te
     assert terminal.run("bus", "migrate", environment={**behind, "KINGDOM_LISTEN_URL": dsn}).code == 0
 
 
-async def test_stats_show_each_stream_for_people_and_machines(terminal: Terminal, dsn: str) -> None:
+async def test_stats_show_each_stream_as_text_and_as_json(terminal: Terminal, dsn: str) -> None:
     await publish(dsn, *(Envelope(type="OrderPlaced") for _ in range(3)), Envelope(type="LineAdded"))
     await kill(dsn, "lines", Dead("gone"))
     assert terminal.run("bus", "pause", "shelf.1", "--reason", "tidying").code == 0
@@ -109,7 +109,9 @@ async def test_a_waiting_event_is_cancelled_at_once_and_a_running_one_by_request
     assert "cancellation was requested" in terminal.run("bus", "why", str(running)).out
 
 
-async def test_without_the_application_a_cancelled_head_blocks_its_key(terminal: Terminal, dsn: str) -> None:
+async def test_without_the_application_a_cancelled_first_event_still_blocks_its_key(
+    terminal: Terminal, dsn: str
+) -> None:
     line = [Envelope(type="LineAdded", partition_key="k") for _ in range(2)]
     head, follower = await publish(dsn, *line)
     terminal.run_json("bus", "cancel", str(head), "--stream", "lines")
@@ -189,7 +191,7 @@ async def test_the_log_is_read_from_a_cursor_and_followed(terminal: Terminal, ds
             assert '"type":"stream.paused"' in tail.wait_for_lines(2)[1]
 
 
-async def test_an_application_is_found_by_the_environment_too(terminal: Terminal) -> None:
+async def test_the_application_can_be_named_in_the_environment(terminal: Terminal) -> None:
     done = terminal.run("bus", "pause", "undeclared", "--reason", "x", environment={"KINGDOM_APP": SHOP})
     assert done.code == 2
     assert "'undeclared' is not declared" in done.err

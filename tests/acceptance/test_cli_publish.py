@@ -59,7 +59,7 @@ def test_without_the_application_any_stream_is_accepted_if_its_order_is_given(
     assert [row["ordered"] for row in open_rows(dsn)] == [True, False]
 
 
-def test_a_payload_comes_from_a_file_or_from_standard_input(
+def test_a_payload_is_read_from_a_file_or_from_standard_input(
     cli_on_database: InProcessCli, dsn: str, tmp_path: Path
 ) -> None:
     (tmp_path / "payload.json").write_text('{"from": "file"}')

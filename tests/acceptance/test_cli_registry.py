@@ -64,9 +64,7 @@ def test_a_repository_is_checked_and_registered_with_its_default_branch(laptop: 
     assert (again.code, "git app is ACTIVE" in again.err) == (1, True)
 
 
-def test_one_repository_of_github_is_one_git_which_events_find_by_its_repository(
-    laptop: Terminal, repository: Path
-) -> None:
+def test_a_repository_on_github_can_be_registered_as_one_git_only(laptop: Terminal, repository: Path) -> None:
     made = laptop.run("git", "create", "app", str(repository), "--repo", "acme/web-app")
     assert "Events of acme/web-app use it." in made.out
     listed = laptop.run("git", "list").out
@@ -84,7 +82,9 @@ def test_one_repository_of_github_is_one_git_which_events_find_by_its_repository
     assert (unfit.code, "write it as acme/shop" in unfit.err) == (2, True)
 
 
-def test_a_repository_is_checked_from_a_host(laptop: Terminal, repository: Path, tmp_path: Path, realm: Path) -> None:
+def test_a_repository_is_checked_with_the_git_settings_of_a_host(
+    laptop: Terminal, repository: Path, tmp_path: Path, realm: Path
+) -> None:
     private_host = "https://private.example.invalid/"
     mine = f'[url "{repository.parent}/"]\n\tinsteadOf = {private_host}\n'
     (tmp_path / ".gitconfig").write_text(mine)
@@ -123,7 +123,7 @@ def test_a_deleted_repository_can_be_created_again(laptop: Terminal, repository:
     assert laptop.run_json("git", "create", "app", str(repository), "--branch", "dev")["defaultBranch"] == "dev"
 
 
-def test_an_mcp_server_is_tried_out_and_its_secrets_stay_hidden(laptop: Terminal) -> None:
+def test_an_mcp_server_is_tested_and_its_secrets_stay_hidden(laptop: Terminal) -> None:
     made = laptop.run_json("mcp", "create", "shelf", "--command", f"{SERVE} stdio", "--env", "TOKEN=secret")
     assert made["tools"] == ["lend", "give_back"]
     assert (made["server"]["transport"], made["server"]["env"]) == ("STDIO", ["TOKEN"])

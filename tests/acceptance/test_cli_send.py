@@ -103,7 +103,7 @@ def test_a_waiting_sender_gets_the_question_and_the_command_that_answers_it(cli:
     assert f"kingdom answer {TASK} TEXT" in asked.err
 
 
-def test_sending_the_same_event_twice_is_no_failure(cli: InProcessCli) -> None:
+def test_sending_the_same_event_again_succeeds_and_stores_nothing_new(cli: InProcessCli) -> None:
     first = cli("send", *HELLO, "--payload", '{"from": "anna"}', "--json")
     again = cli("send", *HELLO, "--payload", '{"from": "anna"}', "--json")
     assert (first.code, again.code, again.out) == (0, 0, first.out)

@@ -72,7 +72,7 @@ def place(event_id: str, priority: Priority, general: str = "gen-a", reason: str
 
 
 async def fill(transaction: Transaction) -> None:
-    """Create one item of each kind that a person may ask for."""
+    """Create one item of each kind that the status shows."""
     now = utc_now()
     await set_health(transaction, {MEMORY: 65})
     await set_quota(transaction, MONEY, {"task-1": Decimal(5)}, spent=220)
@@ -170,7 +170,7 @@ def test_status_shows_what_waits_for_what_and_what_needs_a_person(cli: InProcess
         ),
     ],
 )
-def test_status_says_what_the_health_holds_back_and_which_setting_decides_it(
+def test_status_says_which_work_the_health_level_stops_and_which_setting_decides_it(
     cli: InProcessCli, realm: Path, used: dict[str, float], level: str, stops: int, effect: str
 ) -> None:
     change(realm, partial(set_health, used=used))
@@ -185,7 +185,7 @@ def test_status_says_what_the_health_holds_back_and_which_setting_decides_it(
     assert any("nothing new starts" in trouble["what"] for trouble in standing["troubles"]) == stops
 
 
-def test_an_old_reading_of_the_health_and_spent_money_need_a_person(cli: InProcessCli, realm: Path) -> None:
+def test_status_reports_an_outdated_health_reading_and_a_spent_budget(cli: InProcessCli, realm: Path) -> None:
     async def act(transaction: Transaction) -> None:
         await set_health(transaction, {MEMORY: 5}, 600)
         await set_quota(transaction, MONEY, {}, spent=300)
@@ -198,9 +198,7 @@ def test_an_old_reading_of_the_health_and_spent_money_need_a_person(cli: InProce
     assert "raise king.daily_usd" in whats
 
 
-def test_a_machine_short_of_memory_is_reported_with_its_setting_and_a_single_host_is_no_court(
-    cli: InProcessCli, realm: Path
-) -> None:
+def test_status_reports_a_machine_short_of_memory_and_a_court_without_roles(cli: InProcessCli, realm: Path) -> None:
     async def act(transaction: Transaction) -> None:
         await set_health(transaction, {MEMORY: 95})
         host = Host(id="vm", epoch=1, slots=3)
@@ -217,7 +215,7 @@ def test_a_machine_short_of_memory_is_reported_with_its_setting_and_a_single_hos
     ]
 
 
-def test_status_fails_without_a_store_and_creates_none(cli: InProcessCli, realm: Path) -> None:
+def test_status_fails_without_a_store_and_creates_no_store(cli: InProcessCli, realm: Path) -> None:
     assert cli("status").code == 1
     assert not realm.exists()
 

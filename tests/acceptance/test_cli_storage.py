@@ -45,7 +45,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def packed(terminal: Terminal, dsn: str, file: Path) -> Path:
-    """Return an archive of a store, and leave an empty one elsewhere."""
+    """Return an archive of a store, and create an empty store in the schema `elsewhere`."""
     await fill_every_state(terminal, dsn)
     assert terminal.run_json("storage", "export", str(file))["exported"] == HELD
     assert terminal.run("bus", "migrate", *ELSEWHERE).code == 0
@@ -53,7 +53,7 @@ async def packed(terminal: Terminal, dsn: str, file: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself_by_example_and_documents_its_json(name: str) -> None:
+def test_the_help_of_every_command_has_an_example_and_describes_its_json(name: str) -> None:
     command = COMMANDS[name]
     assert f"Example: kingdom storage {name}" in command.help
     assert "JSON: " in command.help
@@ -67,7 +67,7 @@ def test_the_help_names_the_storage_and_its_commands(terminal: Terminal) -> None
     assert all(name in shown for name in ("export", "import"))
 
 
-async def test_open_work_is_done_where_it_was_moved_to(terminal: Terminal, packed: Path) -> None:
+async def test_open_events_are_handled_in_the_store_that_they_were_moved_to(terminal: Terminal, packed: Path) -> None:
     moved = terminal.run_json("storage", "import", str(packed), *ELSEWHERE)
     expected = {"file": str(packed), "from": "postgresql", "to": "postgresql", "exported": HELD, "imported": HELD}
     assert moved == expected
@@ -90,7 +90,7 @@ def test_items_of_runs_move_from_files_to_files(terminal: Terminal, tmp_path: Pa
     assert terminal.run_json("git", "show", "app", *there) == terminal.run_json("git", "show", "app", *here)
 
 
-async def test_people_see_what_was_counted_on_both_sides(terminal: Terminal, dsn: str, file: Path) -> None:
+async def test_export_and_import_print_the_counts_of_both_stores(terminal: Terminal, dsn: str, file: Path) -> None:
     await fill_every_state(terminal, dsn)
     exported = terminal.run("storage", "export", str(file))
     assert exported.code == 0
@@ -104,7 +104,9 @@ async def test_people_see_what_was_counted_on_both_sides(terminal: Terminal, dsn
     assert line.split() == ["open", "events", "3", "3"]
 
 
-async def test_a_person_sees_the_progress(terminal: Terminal, packed: Path, tmp_path: Path) -> None:
+async def test_export_and_import_show_their_progress_on_a_terminal(
+    terminal: Terminal, packed: Path, tmp_path: Path
+) -> None:
     again = tmp_path / "again.jsonl"
     screen = terminal.converse("storage", "export", str(again), until="Exported everything", answer="").out
     assert "Exporting" in screen
@@ -189,7 +191,7 @@ def waiting(connection: psycopg.Connection[Any]) -> list[Any]:
         (("export", "house.jsonl", *ELSEWHERE), 2, "kingdom bus migrate"),
     ],
 )
-def test_an_impossible_command_fails_with_a_sentence_and_its_exit_code(
+def test_an_impossible_command_fails_with_a_message_and_an_exit_code(
     terminal: Terminal, words: tuple[str, ...], code: int, sentence: str
 ) -> None:
     done = terminal.run("storage", *words)

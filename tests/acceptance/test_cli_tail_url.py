@@ -25,7 +25,7 @@ async def run(directory: Path, *arguments: str) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), error.decode()
 
 
-async def test_tail_reads_the_stream_of_a_server_and_reports_a_refusal(tmp_path: Path) -> None:
+async def test_tail_reads_the_stream_of_a_server_and_reports_a_refused_request(tmp_path: Path) -> None:
     (tmp_path / "token.txt").write_text("very-secret\n")
     given: list[str | None] = []
 

@@ -101,13 +101,13 @@ def test_runs_on_other_machines_are_followed_and_read_in_full(runs: Runs, dsn: s
             runs.reaches(workflow_id, "COMPLETED")
     for workflow_id, host in hosts.items():
         written = entries_in_file(runs, host, workflow_id)
-        # Not even a reader on the same machine could open these files.
+        # A reader cannot open the files of the host, although it runs on the same machine.
         (runs.directory / host).rename(runs.directory / f"{host}-away")
-        reads_everything(runs, workflow_id, host, written)
-        asyncio.run(reads_everything_over_the_web(dsn, runs.directory, workflow_id, written))
+        check_that_everything_is_readable(runs, workflow_id, host, written)
+        asyncio.run(check_that_everything_is_readable_over_the_web(dsn, runs.directory, workflow_id, written))
 
 
-def reads_everything(runs: Runs, workflow_id: str, host: str, written: list[dict[str, Any]]) -> None:
+def check_that_everything_is_readable(runs: Runs, workflow_id: str, host: str, written: list[dict[str, Any]]) -> None:
     read = runs.terminal.run("logs", workflow_id, "--all", "--json")
     assert (read.code, read.err) == (0, "")
     assert [line["entry"] for line in read.documents] == written
@@ -133,7 +133,7 @@ def reads_everything(runs: Runs, workflow_id: str, host: str, written: list[dict
     assert host in str(story)
 
 
-async def reads_everything_over_the_web(
+async def check_that_everything_is_readable_over_the_web(
     store: str, folder: Path, workflow_id: str, written: list[dict[str, Any]]
 ) -> None:
     async with serving(BACKENDS["postgres"](store), folder) as site:

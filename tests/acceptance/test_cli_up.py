@@ -131,7 +131,7 @@ def test_roles_end_if_kingdom_up_is_killed(files: Terminal, settings: str) -> No
         assert eventually(lambda: none_left(everything)) == "none"
 
 
-def test_a_second_signal_does_not_wait_for_a_role_that_hangs(files: Terminal, settings: str) -> None:
+def test_after_a_second_signal_kingdom_up_does_not_wait_for_a_role_that_hangs(files: Terminal, settings: str) -> None:
     with files.start("up", "--config", settings, "--json-logs", "--role", "envoy", last_wait=0.1) as up:
         roles_started(up, 1)
         (envoy,) = children(up).values()

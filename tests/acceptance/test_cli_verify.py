@@ -4,13 +4,13 @@ from typing import Any
 import psycopg
 
 from kingdom.cli.reference.shapes import every_shape
-from tests.acceptance.json_commands import Shaped
+from tests.acceptance.json_commands import ShapeChecker
 from tests.acceptance.terminal import Terminal
 
 
 def verified(terminal: Terminal, *words: str) -> dict[str, Any]:
     done = terminal.run("bus", "verify", "--seconds", "2", "--seed", "7", "--json", *words)
-    report: dict[str, Any] = Shaped(every_shape()).check("bus verify", done.out)
+    report: dict[str, Any] = ShapeChecker(every_shape()).check("bus verify", done.out)
     assert report["ok"], report["details"]
     assert done.code == 0
     return report

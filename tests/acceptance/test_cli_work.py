@@ -92,7 +92,7 @@ def test_the_metrics_of_the_bus_get_the_prefix_of_the_environment(terminal: Term
 @pytest.mark.parametrize(
     "words", [("bus", "work", SHOP), ("role", "engine"), ("up",), ("role", "king"), ("role", "general")]
 )
-def test_a_metrics_port_that_is_taken_is_refused_in_one_sentence(cli: InProcessCli, words: tuple[str, ...]) -> None:
+def test_a_metrics_port_in_use_is_reported_in_one_sentence(cli: InProcessCli, words: tuple[str, ...]) -> None:
     Path("kingdom.yaml").write_text("database_url: file:realm\n")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -117,7 +117,7 @@ def test_the_first_signal_lets_a_running_handler_finish(terminal: Terminal, dsn:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_second_signal_cuts_handlers_off_and_gives_their_attempts_back(
+def test_the_second_signal_cancels_handlers_without_counting_their_attempts(
     terminal: Terminal, dsn: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     orders(terminal, 3, until=str(tmp_path / "never"))
@@ -133,7 +133,9 @@ def test_the_second_signal_cuts_handlers_off_and_gives_their_attempts_back(
     ] * 3
 
 
-def test_the_end_of_the_grace_period_gives_attempts_back_too(terminal: Terminal, dsn: str, tmp_path: Path) -> None:
+def test_the_end_of_the_grace_period_cancels_handlers_without_counting_their_attempts(
+    terminal: Terminal, dsn: str, tmp_path: Path
+) -> None:
     orders(terminal, 2, until=str(tmp_path / "never"))
     with terminal.worker("--grace", "100ms") as worker:
         worker.logs("placing")
@@ -148,7 +150,7 @@ def test_a_handler_that_blocks_the_event_loop_cannot_prevent_the_end_of_its_proc
         worker.logs("placing")
 
         def insist() -> str | bool:
-            # Signals that come close together are seen as one.
+            # The process may receive two signals in quick succession as one, so send more until it ends.
             worker.process.send_signal(signal.SIGTERM)
             return worker.process.poll() is not None and "ended"
 

@@ -23,7 +23,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         yield runs
 
 
-def test_a_run_is_followed_to_its_end_and_everything_it_left_can_be_seen(runs: Runs) -> None:
+def test_a_run_is_followed_to_its_end_and_its_results_can_be_shown(runs: Runs) -> None:
     prompt_script = script(write("a.txt", "hello"), {"report": "# Result\n\nAll is well."}, {"cost": 0.25})
     runs.template(
         "Greet",
@@ -139,7 +139,7 @@ def test_a_cancelled_run_ends_for_good(runs: Runs) -> None:
     assert workflow_id in runs.run("list", "--all", "--status", "CANCELLED").out
 
 
-def test_a_failed_run_goes_back_to_a_checkpoint(runs: Runs) -> None:
+def test_a_failed_run_can_be_resumed_from_a_checkpoint(runs: Runs) -> None:
     runs.template(
         "Check",
         {"name": "first", "tasks": [script(write("a.txt", "a"))]},
@@ -204,7 +204,7 @@ def test_a_person_at_a_terminal_sees_the_run_as_a_tree_that_is_updated(runs: Run
     assert screen.index("RUNNING") < screen.index("AWAITING")
 
 
-def test_a_directory_that_is_no_store_has_no_runs(runs: Runs) -> None:
+def test_listing_runs_in_a_directory_without_a_store_fails_and_creates_nothing(runs: Runs) -> None:
     done = runs.terminal.run("workflow", "list", "--database-url", f"file:{runs.directory / 'nowhere'}")
     assert done.code != 0
     assert not (runs.directory / "nowhere").exists()

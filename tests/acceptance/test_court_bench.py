@@ -33,7 +33,7 @@ def figures_of(done: subprocess.CompletedProcess[str], backend: str) -> dict[str
 
 
 @pytest.mark.benches
-def test_a_court_takes_every_webhook_once_and_shows_how_long_each_step_took() -> None:
+def test_the_bench_counts_every_webhook_once_and_measures_each_step() -> None:
     done = bench(*SHORT, "--backend", "postgres", "--only", "latency", "--only", "burst", "--json", "-", ends_with=0)
     figures = figures_of(done, "postgres")
     # Other tests run at the same time, so only the long form, on its own machine, has time limits.
@@ -46,7 +46,7 @@ def test_a_court_takes_every_webhook_once_and_shows_how_long_each_step_took() ->
 
 
 @pytest.mark.benches
-def test_a_king_that_scans_all_events_ends_the_bench_with_a_complaint(tmp_path: Path) -> None:
+def test_the_bench_fails_if_the_king_scans_all_events(tmp_path: Path) -> None:
     report = tmp_path / "court.json"
     done = bench(*SHORT, "--backend", "files", "--variant", "scan", "--json", report, ends_with=1)
     assert "bound not kept: files: system calls of an event, growth: " in done.stderr
@@ -62,16 +62,16 @@ def test_a_king_that_scans_all_events_ends_the_bench_with_a_complaint(tmp_path: 
         (("--variant", "lose_events"), "events of the burst lost, doubled or not routed: 20"),
     ],
 )
-def test_a_court_that_is_slow_or_forgets_ends_the_bench_with_a_complaint(
-    defect: tuple[str, ...], complaint: str
-) -> None:
+def test_the_bench_fails_if_the_court_is_slow_or_loses_events(defect: tuple[str, ...], complaint: str) -> None:
     done = bench(*SHORT, "--backend", "files", *defect, ends_with=1)
     assert f"bound not kept: files: {complaint}" in done.stderr
 
 
 @pytest.mark.benches
 @pytest.mark.parametrize("scans", [False, True])
-async def test_an_event_costs_the_same_in_a_database_of_any_size(cluster: PrivateCluster, *, scans: bool) -> None:
+async def test_the_cost_of_an_event_grows_with_the_database_only_if_the_king_scans(
+    cluster: PrivateCluster, *, scans: bool
+) -> None:
     figures = Figures()
     await measure_database(cluster, figures, stored=(200, 2_000), events=5, scans=scans)
     wrong = {words.partition(":")[0] for words in figures.complaints()}
@@ -120,12 +120,12 @@ def test_every_problem_after_a_burst_is_found(found: BurstCounts, complaint: str
     assert complaint in words
 
 
-def test_a_burst_that_is_waiting_or_assigned_is_whole() -> None:
+def test_a_burst_whose_events_all_wait_or_are_assigned_has_no_problem() -> None:
     assert EVENT.status is EventStatus.PENDING
     assert not list(judge(counts(routed(waiting=PLACE)), [EVENT.id], 8))
     assert not list(judge(counts(routed(assignment_id="task-1"), holders=8), [EVENT.id], 8))
 
 
-def test_a_percentile_is_one_of_the_figures() -> None:
+def test_a_percentile_is_one_of_the_measured_values() -> None:
     assert percentile([float(number) for number in range(1, 21)], 0.95) == 19
     assert percentile([3.0], 0.95) == 3

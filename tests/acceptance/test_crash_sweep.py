@@ -93,7 +93,7 @@ def stage(tmp_path: Path) -> Stage:
     return stage
 
 
-# `make proof` crashes at every step on PostgreSQL, in its part sweep_postgres.
+# On PostgreSQL, only the part sweep_postgres of `make proof` runs this.
 @pytest.mark.parametrize("backend", ["files", pytest.param("postgres", marks=pytest.mark.sweep_postgres)])
 def test_a_run_continues_after_crashes_at_steps_of_many_kinds(backend: str) -> None:
     code, figures = sweep("--backend", backend, "--points", str(POINTS), "--no-variants")
@@ -124,7 +124,7 @@ def test_every_broken_variant_is_caught() -> None:
 
 
 @pytest.mark.variants
-def test_a_sweep_of_something_broken_fails() -> None:
+def test_the_sweep_fails_with_a_broken_variant() -> None:
     code, figures = sweep("--backend", "files", "--variant", "prompt_again")
     assert figures["ok"] is False
     assert figures["backends"]["files"]["killed"] == 1
@@ -165,11 +165,11 @@ def test_a_run_of_claude_continues_after_a_crash_at_many_steps() -> None:
         pytest.param(
             msgspec.structs.replace(RECOVERED, cost_usd=0.03, transcript_cost_usd=0.03),
             AT_HOST,
-            id="killed host, one response asked for again",
+            id="killed host, one response requested again",
         ),
     ],
 )
-def test_a_change_that_a_crash_may_cause_is_no_complaint(ending: Ending, point: Point | None) -> None:
+def test_a_difference_that_a_crash_may_cause_is_accepted(ending: Ending, point: Point | None) -> None:
     assert judge(REFERENCE, ending, point) == []
 
 
@@ -205,7 +205,7 @@ def test_a_change_that_a_crash_may_cause_is_no_complaint(ending: Ending, point: 
         pytest.param(with_more(ANSWERED), id="a query with two answers"),
         pytest.param(with_more(DONE), id="a task completed twice"),
         pytest.param(with_more(SENT_AGAIN), id="a query sent twice under one placement"),
-        pytest.param(with_more(Event(type="WorkFailed", subject="w1")), id="an event that has no place"),
+        pytest.param(with_more(Event(type="WorkFailed", subject="w1")), id="an unexpected event"),
         pytest.param(
             with_more(Event(type="QueryResponded", subject="w1-t1", ignored="attempt 1 is over")),
             id="an answer ignored without a crash",
@@ -218,7 +218,7 @@ def test_a_change_that_a_crash_may_cause_is_no_complaint(ending: Ending, point: 
         ),
     ],
 )
-def test_a_change_that_a_crash_may_not_cause_is_found(ending: Ending) -> None:
+def test_a_difference_that_a_crash_must_not_cause_is_found(ending: Ending) -> None:
     assert judge(REFERENCE, ending, AT_HOST) != []
 
 
@@ -257,7 +257,7 @@ def answered(attempt: int) -> dict[str, Any]:
         pytest.param(
             [did(1, 3), did(2, 3), did(2, 4), answered(2)],
             TaskTranscript(steps=[3, 4], answers=1, again=1),
-            id="gone on with the last step",
+            id="continued with the last step",
         ),
         pytest.param(
             [did(1, 3), did(1, 4), did(2, 3), did(2, 4)],
@@ -318,7 +318,7 @@ def test_a_held_lock_is_found(stage: Stage, name: str) -> None:
     assert list(locks_of(stage)) == []
 
 
-def test_few_points_are_spread_over_every_kind() -> None:
+def test_a_small_number_of_crash_points_covers_every_kind() -> None:
     counts = {ENGINE: {steps.COMMIT_BEFORE: 30, steps.COMMIT_AFTER: 30}, HOST: {steps.COMMIT_AFTER: 50}}
     every = shuffle_points(counts, seed=1)
     assert every == shuffle_points(counts, seed=1)

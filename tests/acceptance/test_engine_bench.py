@@ -25,7 +25,7 @@ def test_the_short_form_keeps_every_limit_and_ends_with_its_figures() -> None:
 
 
 @pytest.mark.benches
-def test_an_engine_that_scans_all_runs_at_every_step_ends_the_bench_with_a_complaint(tmp_path: Path) -> None:
+def test_the_bench_fails_if_the_engine_scans_all_runs_at_every_step(tmp_path: Path) -> None:
     report = tmp_path / "engine.json"
     done = bench(*SHORT, "--only", "counts", "--variant", "scan", "--json", report, ends_with=1)
     assert "bound not kept: buffers per Task, growth: " in done.stderr
@@ -35,12 +35,12 @@ def test_an_engine_that_scans_all_runs_at_every_step_ends_the_bench_with_a_compl
 
 
 @pytest.mark.benches
-def test_an_engine_slower_than_dbos_ends_the_bench_with_a_complaint() -> None:
+def test_the_bench_fails_if_the_engine_is_slower_than_demanded_relative_to_dbos() -> None:
     done = bench(*SHORT, "--only", "speed", "--runs", "10", "--demand", "1000", ends_with=1)
     assert "bound not kept: durable steps, multiple of dbos: " in done.stderr
 
 
 @pytest.mark.benches
-def test_an_engine_that_needs_too_many_statements_ends_the_bench_with_a_complaint() -> None:
+def test_the_bench_fails_if_the_engine_needs_too_many_statements() -> None:
     done = bench(*SHORT, "--only", "counts", "--demand", "5", ends_with=1)
     assert "bound not kept: statements per Task, 10 stored runs: " in done.stderr

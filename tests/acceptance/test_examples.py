@@ -1,4 +1,4 @@
-"""Every example is run as its first lines say, in a store of files, by the scripted agent."""
+"""Every example runs as its first lines describe, on a store of files, with the scripted agent."""
 
 import asyncio
 import json

@@ -15,24 +15,24 @@ def failover(*arguments: str, ends_with: int) -> dict[str, Any]:
     return figures
 
 
-def test_nothing_that_was_acknowledged_is_lost_with_a_primary_that_has_a_synchronous_standby() -> None:
+def test_with_a_synchronous_standby_no_acknowledged_event_is_lost_with_the_primary() -> None:
     figures = failover("--kills", "2", ends_with=0)
     assert figures["primaries_killed"] == 2
     assert figures["acknowledged_events_lost"] == 0
     assert set(figures["findings"].values()) == {0}
 
 
-def test_nothing_is_stuck_and_no_stale_holder_is_accepted_where_the_server_forgets_what_it_acknowledged() -> None:
+def test_with_an_asynchronous_standby_acknowledged_events_may_be_lost_but_nothing_is_stuck() -> None:
     figures = failover("--kills", "2", "--asynchronous", ends_with=0)
     assert figures["acknowledged_events_lost"] + figures["handled_again"] > 0
     assert set(figures["findings"].values()) == {0}
 
 
-def test_a_standby_that_lags_unexpectedly_is_noticed() -> None:
+def test_the_bench_fails_if_the_standby_lags_unexpectedly() -> None:
     figures = failover("--kills", "1", "--broken", ends_with=1)
     assert figures["findings"]["events lost"] > 0
 
 
-def test_a_limit_that_does_not_hold_is_reported() -> None:
+def test_the_bench_fails_if_a_limit_is_exceeded() -> None:
     done = bench("failover", "--kills", "1", "--at-most-leases", "-1", ends_with=1)
     assert "leases after a promotion" in done.stderr

@@ -20,7 +20,7 @@ def test_the_short_form_finds_nothing_and_ends_with_its_figures() -> None:
 
 
 @pytest.mark.benches
-def test_a_receiver_that_skips_the_signature_ends_the_bench_with_a_complaint(tmp_path: Path) -> None:
+def test_the_bench_fails_if_the_receiver_skips_the_signature(tmp_path: Path) -> None:
     report = tmp_path / "hostile.json"
     done = bench(*SHORT, "--variant", "trusting", "--json", report, ends_with=1)
     assert "breach: signature: " in done.stderr

@@ -24,7 +24,7 @@ FAILURES = 0.05
 
 @pytest.fixture(params=["direct", "pgbouncer"])
 def database_url(request: pytest.FixtureRequest, cluster: PrivateCluster, dsn: str) -> Iterator[str]:
-    """Return how publishers and workers connect to the database: directly or through PgBouncer."""
+    """Return the URL by which publishers and workers reach the database: directly or through PgBouncer."""
     if request.param == "direct":
         yield dsn
     else:

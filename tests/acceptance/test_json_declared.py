@@ -11,7 +11,7 @@ import pytest
 from jsonschema import ValidationError  # type: ignore[import-untyped]
 
 from kingdom.cli.reference.shapes import every_shape, schemas
-from tests.acceptance.json_commands import COMMANDS, Shaped
+from tests.acceptance.json_commands import COMMANDS, ShapeChecker
 
 KNOWN = every_shape()
 FILE = Path(__file__).parents[2] / "docs" / "reference" / "json-schemas.json"
@@ -19,8 +19,8 @@ _PART = re.compile(r"[{}\[\],]|[^{}\[\],]+")
 _FIELD = re.compile(r"\s*(\w+)")
 
 
-def test_a_document_that_is_not_as_declared_is_refused() -> None:
-    shaped = Shaped(KNOWN)
+def test_a_document_that_differs_from_its_declaration_is_refused() -> None:
+    shaped = ShapeChecker(KNOWN)
     example = {"stream": "orders", "reason": "a look", "actor": "anna"}
     assert shaped.check("bus pause", json.dumps(example)) == example
     wrong = (

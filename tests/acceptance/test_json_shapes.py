@@ -59,7 +59,7 @@ COURT = frozenset(
 )
 # The demo takes long; its own test checks the shape of its output.
 ELSEWHERE = frozenset({"demo"})
-# The first one serves an agent, the second one needs a screen.
+# `agent-mcp` serves an agent, and `top` needs a screen.
 WITHOUT = frozenset({"agent-mcp", "top"})
 WEB = frozenset({"web"})
 RUNS = frozenset({"git", "mcp", "template", "workflow", "logs", "attach", "host", "ps"})

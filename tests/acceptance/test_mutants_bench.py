@@ -31,12 +31,12 @@ def verdicts(*, killed: int, survived: int) -> list[Verdict]:
     return [dead] * killed + [alive] * survived
 
 
-def test_enough_mutants_that_are_all_noticed_keep_the_bounds() -> None:
+def test_enough_mutants_that_are_all_killed_keep_the_bounds() -> None:
     assert sum(region.share for region in REGIONS.values()) >= MUTANTS_MIN
     assert not list(complaints_about(verdicts(killed=MUTANTS_MIN, survived=0), least=MUTANTS_MIN))
 
 
-def test_too_few_mutants_too_many_survivors_and_unexplained_ones_are_complained_of() -> None:
+def test_too_few_mutants_too_many_survivors_and_unexplained_survivors_are_reported() -> None:
     survivors = round(MUTANTS_MIN * (1 - KILLED_MIN)) + 1
     words = list(complaints_about(verdicts(killed=MUTANTS_MIN - 1 - survivors, survived=survivors), least=MUTANTS_MIN))
     assert words[0] == f"{MUTANTS_MIN - 1} mutants were tried, at least {MUTANTS_MIN} must be"
@@ -45,7 +45,7 @@ def test_too_few_mutants_too_many_survivors_and_unexplained_ones_are_complained_
 
 
 @pytest.mark.mutants
-def test_almost_every_mutant_of_the_bus_is_noticed_and_every_survivor_is_explained() -> None:
+def test_almost_every_mutant_of_the_bus_is_killed_and_every_survivor_is_explained() -> None:
     result = bench("mutants", ends_with=0)
     assert json.loads(result.stdout.splitlines()[-1])["killed_share"] >= KILLED_MIN
 

@@ -22,7 +22,7 @@ def test_a_part_of_the_race_ends_with_its_figures() -> None:
 
 
 @pytest.mark.benches
-def test_a_stricter_demand_ends_the_race_with_a_complaint() -> None:
+def test_the_race_fails_if_its_demand_is_too_strict() -> None:
     done = bench(*SHORT, "--demand", "100", ends_with=1)
     assert "bound not kept: kingdom, drain, processor time as a multiple of bare: " in done.stderr
     assert not json.loads(done.stdout.splitlines()[-1])["holds"]

@@ -20,7 +20,7 @@ import pytest
 
 from kingdom.cli.reference.shapes import every_shape
 from tests.acceptance.isolated_demo import IsolatedDemo
-from tests.acceptance.json_commands import Shaped
+from tests.acceptance.json_commands import ShapeChecker
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -87,11 +87,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(wheel, source, place / "by-source" / wheel.name, versions)
 
 
-def test_the_source_makes_the_same_wheel(built: Built) -> None:
+def test_the_source_archive_builds_the_same_wheel_as_the_checkout(built: Built) -> None:
     assert contents(built.wheel) == contents(built.wheel_of_source)
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
+def test_the_wheel_contains_only_the_package(built: Built) -> None:
     package = ROOT / "src" / "kingdom"
     files = {path for path in package.rglob("*") if path.is_file() and not CACHES & set(path.parts)}
     inside = {name for name in contents(built.wheel) if ".dist-info/" not in name}
@@ -100,7 +100,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
     assert not [name for name in inside if Path(name).suffix == ".py" and "test" in Path(name).name]
 
 
-def test_the_wheel_has_its_metadata(built: Built) -> None:
+def test_the_wheel_has_the_metadata_of_the_project(built: Built) -> None:
     metadata = built.metadata
     assert (metadata["Name"], metadata["Version"], metadata["License-Expression"]) == (
         "kingdom",
@@ -115,7 +115,7 @@ def test_the_wheel_has_its_metadata(built: Built) -> None:
     assert (ROOT / "LICENSE").read_bytes() in contents(built.wheel).values()
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="compares with a checkout, and this is none")
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a git checkout")
 def test_the_source_distribution_has_exactly_the_files_of_the_checkout(built: Built) -> None:
     tracked = run("git", "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
     wanted = {path for path in tracked if (ROOT / path).is_file()}
@@ -128,7 +128,7 @@ def isolated_demo(tmp_path: Path) -> IsolatedDemo:
 
 
 def processor_seconds() -> float:
-    """Return the processor time of all ended processes that were started here."""
+    """Return the processor time of all ended child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -170,7 +170,7 @@ def test_the_demo_loses_nothing_does_nothing_twice_and_leaves_nothing(
         out, _ = demo.communicate(timeout=PATIENCE_SECONDS)
         assert demo.returncode == 0, isolated_demo.story()[-3000:]
     seen = time.monotonic() - begun
-    report: dict[str, Any] = Shaped(every_shape()).check("demo", out)
+    report: dict[str, Any] = ShapeChecker(every_shape()).check("demo", out)
     assert (report["ok"], report["findings"], report["directory"]) == (True, [], None)
     assert {each["general"]: each["status"] for each in report["assignments"]} == dict.fromkeys(
         ("gen-review", "gen-ticket", "gen-greeter"), "completed"
@@ -184,5 +184,5 @@ def test_the_demo_loses_nothing_does_nothing_twice_and_leaves_nothing(
     assert "continues the same session" in isolated_demo.story()
     assert (isolated_demo.files(), isolated_demo.processes()) == ([], [])
     sys.stdout.write(f"the demo took {report['seconds']:.0f} s, {seen:.0f} s with its start and its end\n")
-    # Processor time, because other processes use this machine, too.
+    # Measure processor time, because other processes use this machine too.
     assert processor_seconds() - used <= DEMO_SECONDS_AT_MOST

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
 
 @pytest.mark.benches
 def test_starts_and_commits_with_a_sandbox_keep_their_bounds() -> None:
-    # So few measurements have wider bounds than those of the bench.
+    # So few measurements vary more, so their bounds are wider than those of the bench.
     few = ("--pairs", "4", "--bound", "3", "--commits", "2", "--commit-bound", "3")
     report = json.loads(bench("sandbox", *few, ends_with=0).stdout.splitlines()[-1])
     assert report["holds"]
@@ -20,7 +20,7 @@ def test_starts_and_commits_with_a_sandbox_keep_their_bounds() -> None:
 
 
 @pytest.mark.benches
-def test_a_sandbox_that_is_slow_ends_the_bench_with_a_complaint() -> None:
+def test_the_bench_fails_if_the_sandbox_is_slow() -> None:
     done = bench("sandbox", "--pairs", "1", "--commits", "1", "--handicap", "600", ends_with=1)
     for what in ("start", "commit"):
         assert f"bound not kept: {what} with a sandbox: " in done.stderr

@@ -81,7 +81,7 @@ def test_the_judge_has_no_complaints_about_a_good_court() -> None:
 
 
 @pytest.mark.parametrize("flaw", FLAWS)
-def test_the_judge_finds(flaw: str) -> None:
+def test_the_judge_finds_each_flaw(flaw: str) -> None:
     change, words = FLAWS[flaw]
     counts = good()
     broken = CourtCounts(**{name: getattr(counts, name) for name in CourtCounts.__slots__} | change(counts))
@@ -103,11 +103,11 @@ def test_a_court_that_is_killed_everywhere_performs_each_action_once(capfd: pyte
 
 
 @pytest.mark.benches
-def test_chaos_over_a_broken_court_fails(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_bench_fails_if_the_court_leaks_slots(capfd: pytest.CaptureFixture[str]) -> None:
     code = main([*SHORT, "--seconds", "2", "--events", "1", "--drain", "60", "--variant", "leak_slots"])
     captured = capfd.readouterr()
     assert (code, json.loads(captured.out.splitlines()[-1])["ok"]) == (1, False)
-    # There is no other violation: a slow court would also have an open run.
+    # No other violation is reported. A court that is only slow would also have an open run.
     complaints = [line for line in captured.err.splitlines() if line.startswith("files: ")]
     assert [words for words in complaints if "still" in words and "is still held by" not in words] == []
     assert any("is still held by" in words for words in complaints)
@@ -115,5 +115,5 @@ def test_chaos_over_a_broken_court_fails(capfd: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", ["blind_effects", "lose_events"])
-async def test_every_broken_court_is_found_out(variant: str) -> None:
+async def test_the_checker_catches_each_broken_court(variant: str) -> None:
     assert await is_caught(variant)

@@ -48,11 +48,11 @@ for name, variant in VARIANTS.items():
         variant()
         os._exit(0)
     if os.waitstatus_to_exitcode(os.wait()[1]):
-        sys.exit(f"{name} cannot be applied any more")
+        sys.exit(f"{name} cannot be applied")
 """
 
 
-def test_every_variant_still_finds_what_it_breaks() -> None:
+def test_every_variant_can_be_applied_to_the_code() -> None:
     subprocess.run([sys.executable, "-c", APPLY_ALL], cwd=ROOT, check=True)
 
 
@@ -65,7 +65,9 @@ async def test_the_checker_catches_the_broken_variant(scenario: Scenario, dsn: s
 
 @pytest.mark.variants
 @pytest.mark.parametrize("scenario", DIFFERENT)
-async def test_the_pipeline_passes_what_the_broken_variant_fails(scenario: Scenario, dsn: str) -> None:
+async def test_the_intact_pipeline_passes_the_scenario_that_a_broken_variant_fails(
+    scenario: Scenario, dsn: str
+) -> None:
     assert await scenario.run(dsn, broken=False) == []
 
 
@@ -76,7 +78,7 @@ def test_a_broken_pipeline_does_not_pass_the_whole_trial() -> None:
     assert figures["findings"]["an intent has two orders"] > 0
 
 
-def test_the_example_uses_only_what_an_application_may_use() -> None:
+def test_the_example_imports_only_public_packages() -> None:
     used = set()
     for path in (ROOT / "examples" / "trading").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

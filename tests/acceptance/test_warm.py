@@ -21,12 +21,14 @@ def test_a_command_finds_no_modules_of_the_tests(tmp_path: Path) -> None:
     assert (code, "there is no module 'tests'" in complaint) == (2, True)
 
 
-def test_output_at_the_end_of_the_interpreter_is_captured(tmp_path: Path) -> None:
+def test_output_of_exit_handlers_is_captured(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(ENDS)
     assert warm.run((*PUBLISH, "shop:app"), tmp_path, environment(tmp_path))[1] == "it ends\n"
 
 
-async def test_a_program_has_its_arguments_its_environment_and_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_program_gets_its_arguments_and_environment_and_returns_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TZ", "Asia/Seoul")
     program = await warm.start("timeit", "-n1", "-r1", "-s", "import os", "print(os.environ['TZ'])", stdout=True)
     assert program.stdout

@@ -1,4 +1,4 @@
-"""A worker process that handles Job in a way that KIND names.
+"""A worker process that blocks while it handles an event. KIND says how.
 
 Job is handled by a reaction, Call by an effect: python -m tests.integration.blocking_child KIND DSN OPTIONS
 """
@@ -42,7 +42,7 @@ def jobs(*, lease: float, deadline: float = 300.0) -> Stream:
 
 
 def block(kind: str) -> None:
-    """Block the whole process until it is released, asleep or busy."""
+    """Block the whole process, asleep or busy, until the signal GO_ON arrives."""
     match kind:
         case "sleep":
             signal.sigwait({GO_ON})
@@ -96,6 +96,6 @@ async def work(kind: str, dsn: str, options: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     configure_logs(json=True, level=logging.ERROR)
-    # Before any thread starts, so that each inherits it.
+    # Set the mask before any thread starts, so that each thread inherits it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {GO_ON})
     asyncio.run(work(sys.argv[1], sys.argv[2], json.loads(sys.argv[3])))

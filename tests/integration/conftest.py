@@ -9,7 +9,7 @@ from tests.integration.running import RENEWED_EARLY
 
 @pytest.fixture
 def renewed_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Renew leases long before half their length, so that a test can have long ones."""
+    """Renew leases soon after their last renewal, so that a test with long leases does not wait."""
     monkeypatch.setattr("kingdom.bus.worker.keeper.HeldLease.due_at", RENEWED_EARLY)
 
 
@@ -19,6 +19,6 @@ def given_up(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     tokens = set[int]()
     lost_at = property(lambda lease: 0.0 if lease.token in tokens else math.inf)
     monkeypatch.setattr("kingdom.bus.worker.keeper.HeldLease.lost_at", lost_at)
-    # The worker looks often, however long a lease is.
+    # With this share the worker checks its leases often, even if they are long.
     monkeypatch.setattr("kingdom.bus.worker.worker.MARGIN_SHARE", 0.0)
     return tokens

@@ -21,7 +21,7 @@ from kingdom.clock import utc_now
 
 T = TypeVar("T")
 _HOUR = timedelta(hours=1)
-# No lease expires by itself.
+# The leases are so long that none expires during a test.
 TOPOLOGY = Topology(
     replace(stream, lease=_HOUR)
     for stream in (
@@ -92,7 +92,7 @@ def _publish(which: str) -> Step:
 
 
 async def _claimed(bus: BlockingBus) -> dict[str, Any]:
-    """Events in flight, a key with a run of five, a key about to be skipped, and records."""
+    """Claim events of several streams, among them five of one key and a key that will be skipped, and store records."""
     await bus.publish(*(event("Ping", number=n) for n in range(4)))
     await bus.publish(*(event("Step", "k", n) for n in range(4)), event("Step", "l"), event("Step", "l", 1))
     await bus.publish(event("Skip", "s"), event("Skip", "s", 1))
@@ -274,7 +274,7 @@ async def _begin_segment(bus: BlockingBus, _: Any) -> None:
 
 
 async def _begin_segment_and_fail(bus: BlockingBus, _: Any) -> None:
-    """Start a segment without removing the one before, which a later checkpoint then does."""
+    """Start a segment without removing the previous one. A later checkpoint removes it."""
 
     def fail(_: str) -> None:
         raise OSError(errno.EIO, "a test")

@@ -1,4 +1,4 @@
-"""Crash a scene at every point, and check the state after recovery."""
+"""Crash a scene at every operation, and check the state after recovery."""
 
 import asyncio
 import errno
@@ -88,8 +88,8 @@ def killed_everywhere(run: Run, place: Path) -> Iterator[Complaint]:
         begun = run.steps_begun_after(number)
         for moment in _moments(name):
             stage = run.base.build(place / "killed")
-            # "Before an operation" equals "after the previous one": one is for a process that was already
-            # running, the other for a new process.
+            # Killing before an operation equals killing after the previous one. One of the two is therefore checked by
+            # a process that was already running, and the other by a new process.
             witness = open_with(stage, Disk()) if run.scene.prepare and moment != "after" else None
             if witness:
                 picture_of(witness)
@@ -99,7 +99,7 @@ def killed_everywhere(run: Run, place: Path) -> Iterator[Complaint]:
 
 
 def full_everywhere(run: Run, place: Path) -> Iterator[Complaint]:
-    """Make the disk full at every operation, and repeat the step at once and in a new process."""
+    """Make the disk full at every operation. Then repeat the step in the same process, and in a new one."""
     for number, name in enumerate(run.disk.operations):
         bus = BlockingBus(run.base.build(place / "full") / _REALM, disk := FullDisk(number))
         bus.store.open()
@@ -163,7 +163,7 @@ def killed_in_recovery_everywhere(place: Path, crashed: State, boot: str | None,
     open_with(crashed.build(place / "counted"), counting, boot).close()
     for number, name in enumerate(counting.operations):
         for moment in _moments(name):
-            # Here this equals the point before the next operation.
+            # The same state is checked before the next operation.
             if moment == "after" and number < len(counting.operations) - 1:
                 continue
             stage = crashed.build(place / "killed twice")
@@ -196,7 +196,7 @@ def recovered(place: Path, *boots: str | None, witness: Store | None = None) -> 
         bus.store.close()
         if not boots:
             return first if _lasts(place, bus.store.journal.end) else "a step after the recovery is lost with the power"
-    except Exception:  # noqa: BLE001 - whatever it is, it belongs to this point, and the sweep goes on
+    except Exception:  # noqa: BLE001 - any error is a complaint about this point
         return traceback.format_exc()
     return first
 
@@ -210,7 +210,7 @@ def kill(act: Callable[[], object]) -> None:
     if not pid:
         try:
             act()
-        except BaseException:  # noqa: BLE001 - nothing may get back into the test from here
+        except BaseException:  # noqa: BLE001 - the child must not return into the test
             traceback.print_exc()
         finally:
             os._exit(1)

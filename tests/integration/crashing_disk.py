@@ -18,7 +18,7 @@ NEEDS_SPACE = DIVISIBLE | {"make_directory", "open_for_appending", "sync_file"}
 
 
 class InterceptedDisk(Disk):
-    """A disk that passes every operation to `around`, which executes it or not."""
+    """A disk that passes every operation to `around`, which decides whether to execute it."""
 
     _inside = False
 
@@ -33,7 +33,7 @@ def _intercepted(name: str) -> Callable[..., Any]:
         # A directory with a missing parent needs two operations, and both pass here.
         if name == "make_directory" and not Path(arguments[0]).parent.is_dir():
             return plain(self, *arguments)
-        # Calls within an operation do not count.
+        # A call inside of another operation is not an operation of its own.
         if self._inside:
             return plain(self, *arguments)
         self._inside = True
@@ -61,7 +61,7 @@ class CountingDisk(InterceptedDisk):
 
 
 class TrappedDisk(InterceptedDisk):
-    """Calls `spring` instead of one operation. The operations are counted from when it is armed."""
+    """Calls `spring` instead of the n-th operation after it was armed."""
 
     def __init__(self, at: int) -> None:
         self._left = at

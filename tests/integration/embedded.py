@@ -29,7 +29,7 @@ def open_room() -> Iterator[Path]:
 
 
 def keepers_and_servers(directory: Path) -> tuple[list[psutil.Process], list[psutil.Process]]:
-    """Return the server processes of a directory, including a process that is starting a keeper."""
+    """Return the keepers and servers of a directory, including a process that is starting a keeper."""
     keepers, servers = [], []
     for process in psutil.process_iter():
         # The process may end in the meantime.

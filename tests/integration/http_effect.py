@@ -57,7 +57,7 @@ def calls(*, attempts: int = 10) -> Stream:
 
 @cache
 def tls() -> ssl.SSLContext:
-    """Return one TLS context for all clients. They require one, and creating it takes longer than a call."""
+    """Return one TLS context for all clients, because creating a context takes longer than a call."""
     return ssl.create_default_context()
 
 
@@ -134,6 +134,6 @@ async def work(dsn: str, options: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     configure_logs(json=True, level=logging.ERROR)
-    # Before any thread starts, so that each inherits it.
+    # Set the mask before any thread starts, so that each thread inherits it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {GO_ON})
     asyncio.run(work(sys.argv[1], json.loads(sys.argv[2])))

@@ -17,7 +17,7 @@ Manner = Literal["do", "accept", "throttle", "refuse", "fail", "do and drop"]
 
 @dataclass
 class Seen:
-    """One request to do something, as it came in."""
+    """One received request."""
 
     identifier: str
     fence: int

@@ -14,7 +14,7 @@ async def reconcile_as_unclear(attempt: Attempt) -> ReconcileResult:
 
 
 class LocalEffect(Effect[dict[str, Any]]):
-    """One effect per event, its payload is the request."""
+    """One effect per event. The payload of the event is the request."""
 
     def __init__(
         self,

@@ -92,7 +92,7 @@ class State:
 
 @dataclass(slots=True, kw_only=True)
 class Effect:
-    """One change; it came with the operation `at`, and lasts from the operation `lasts_from` on."""
+    """One change. The operation `at` made it, and it is durable from the operation `lasts_from` on."""
 
     at: int
     apply: Callable[[State], None]

@@ -14,7 +14,7 @@ from tests.patience import PATIENCE_SECONDS
 
 
 def say(*words: object) -> None:
-    """Tell the parent something, in a line."""
+    """Print a line for the parent process."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
 

@@ -18,7 +18,7 @@ MARKS = RecordKind(name="mark", directories={"open": "state/marks/open", "made":
 QUICK_RETRY = RetryPolicy(base=timedelta(milliseconds=10), jitter=0)
 HOUR = timedelta(hours=1)
 LATE_RETRY = RetryPolicy(base=HOUR, cap=HOUR)
-# In place of HeldLease.due_at: long before half of a lease, so that a test can have long ones.
+# Replaces HeldLease.due_at: leases are renewed early, so that a test with long leases does not wait.
 RENEWED_EARLY = property(lambda lease: lease.renewed_at + 0.05)
 
 

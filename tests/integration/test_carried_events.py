@@ -25,7 +25,7 @@ async def test_a_nudge_after_a_joined_transaction_wakes_the_courier_before_it_po
     async with open_bus(dsn, CARRIED) as bus, open_bus(dsn, CARRIED) as elsewhere:
         for waiting in (bus, elsewhere):
             courier = asyncio.create_task(CourierQueue(waiting).wait(timedelta(hours=1)))
-            # The nudge is repeated, because another process may not listen yet.
+            # Repeat the nudge, because the other bus may not listen yet.
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while not courier.done():
                     bus.nudge(["jobs"])
@@ -34,7 +34,9 @@ async def test_a_nudge_after_a_joined_transaction_wakes_the_courier_before_it_po
 
 
 @pytest.mark.parametrize("is_handled", [False, True])
-async def test_a_carried_event_that_came_back_to_the_store_has_one_situation(dsn: str, *, is_handled: bool) -> None:
+async def test_an_event_that_is_published_again_without_a_transport_has_one_situation(
+    dsn: str, *, is_handled: bool
+) -> None:
     event = Envelope(type="Job")
     async with open_bus(dsn, CARRIED) as bus:
         await bus.publish(event)

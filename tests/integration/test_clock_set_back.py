@@ -65,7 +65,7 @@ async def test_a_reap_makes_the_events_of_every_stream_due_again(dsn: str) -> No
 
 
 @BOTH
-async def test_a_wait_starts_over_and_a_requested_time_stays(dsn: str, declared: Stream, kind: str) -> None:
+async def test_a_retry_wait_starts_over_and_a_requested_due_time_stays(dsn: str, declared: Stream, kind: str) -> None:
     async with open_bus(dsn, declared) as bus:
         for outcome in (Retry(2 * HOUR), Defer.by(2 * HOUR, "later"), Defer(TOMORROW, "tomorrow")):
             await bus.publish(Envelope(type=kind, partition_key=type(outcome).__name__ + str(outcome)))

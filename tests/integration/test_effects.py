@@ -164,7 +164,9 @@ async def test_a_closed_limiter_leaves_the_ledger_unchanged(dsn: str, target: Ht
         assert await ledger(bus, "a") == before
 
 
-async def test_a_call_that_was_done_but_not_answered_is_found_and_not_repeated(dsn: str, target: HttpTarget) -> None:
+async def test_a_call_that_was_executed_but_not_answered_is_found_and_not_repeated(
+    dsn: str, target: HttpTarget
+) -> None:
     target.manners = ["do and drop", "do"]
     async with bus_of(dsn) as bus, calling(bus, target, NOTHING):
         envelope = call("a")
@@ -177,7 +179,7 @@ async def test_a_call_that_was_done_but_not_answered_is_found_and_not_repeated(d
     assert len(target.seen) == len(target.done) == 1
 
 
-async def test_an_absent_call_is_sent_again_under_its_identifier_where_the_target_dedups(
+async def test_an_absent_call_is_sent_again_under_its_identifier_if_the_target_deduplicates(
     dsn: str, target: HttpTarget
 ) -> None:
     target.manners = ["fail", "do"]
@@ -309,7 +311,7 @@ async def test_two_events_with_one_key_are_one_call(dsn: str, target: HttpTarget
     assert len(made) == 1
 
 
-async def test_an_effect_that_outlasts_its_deadline_is_reconciled_not_repeated(dsn: str) -> None:
+async def test_an_effect_that_exceeds_its_deadline_is_reconciled_and_not_repeated(dsn: str) -> None:
     sent = list[str]()
 
     async def hang(attempt: Attempt) -> CallResult:

@@ -148,11 +148,11 @@ async def test_a_killed_keeper_and_a_killed_server_are_replaced_for_their_remain
         await eventually(counted(url, 1))
 
 
-async def test_all_users_may_be_killed_at_once_and_another_process_may_get_the_pid_of_the_server(place: Path) -> None:
+async def test_the_server_starts_again_after_all_users_were_killed_and_its_pid_was_reused(place: Path) -> None:
     async with user_process(f"embedded:{place}") as user:
         await user.wait_for_line("uses it")
         processes = await keeper_and_server(place)
-        # Stopped first, so that none notices the death of another and cleans up.
+        # Suspend all processes first, so that none notices the death of another and cleans up.
         for process in processes:
             process.suspend()
         for process in processes:

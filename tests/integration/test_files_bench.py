@@ -73,7 +73,7 @@ def contents(root: Path) -> dict[str, bytes]:
     }
 
 
-def test_calls_are_counted_between_marks_only_and_once_each_but_not_waits_for_threads() -> None:
+def test_each_system_call_between_marks_is_counted_once_except_waits_for_threads() -> None:
     log = """\
 7 read(0, "go", 2) = 2
 7 access("/kingdom-bench-mark", F_OK) = -1 ENOENT (No such file or directory)
@@ -91,7 +91,7 @@ def test_calls_are_counted_between_marks_only_and_once_each_but_not_waits_for_th
     assert calls_between_marks(log) == [2, 0]
 
 
-def test_a_figure_beyond_its_bound_is_a_complaint() -> None:
+def test_a_figure_beyond_its_bound_is_reported() -> None:
     figures = Figures()
     figures.note("drain", 0.59, at_least=0.6)
     figures.note("growth", 1.6, at_most=1.5)
@@ -102,13 +102,13 @@ def test_a_figure_beyond_its_bound_is_a_complaint() -> None:
     ]
 
 
-def test_a_figure_that_is_no_number_is_a_complaint() -> None:
+def test_a_figure_that_is_not_a_number_is_reported() -> None:
     figures = Figures()
     figures.note("drain", float("nan"), at_least=0.6)
     assert figures.complaints()
 
 
-def test_a_run_without_any_bound_is_a_complaint() -> None:
+def test_a_bench_without_any_bound_is_reported() -> None:
     figures = Figures()
     figures.note("told only", 1.0)
     assert figures.complaints() == ["nothing was measured that has a bound"]

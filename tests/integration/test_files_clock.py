@@ -62,7 +62,7 @@ async def test_events_published_before_the_clock_was_set_back_are_claimed(
         async with opened(realm) as new:
             worker = {"the same process": bus, "another one": another, "a new one": new}[who]
             assert await numbers(worker, "free") == [1]
-            # The key of the first is still in flight.
+            # An event of the first key is still in flight.
             assert await numbers(worker, "line") == [2, 3]
 
 
@@ -98,7 +98,7 @@ async def test_reaped_and_redriven_events_are_due(realm: Path, clock: SetClock) 
         assert await operations.redrive([letter.position], actor="tester")
         clock.ahead = 0
     async with opened(realm) as bus:
-        # An event that was lost with its worker comes alone.
+        # An event whose worker died is claimed alone.
         assert sorted([*await numbers(bus, "free"), *await numbers(bus, "free")]) == [1, 2]
 
 

@@ -30,7 +30,7 @@ from tests.integration.crash_sweep import (
 )
 from tests.integration.power_loss import RecordingDisk, State
 
-# Scenes that combine what other scenes do separately.
+# Scenes that combine the steps of other scenes.
 COMPOSED = frozenset({"publish many", "settle a group", "many records", "a new day's log", "a life"})
 PrintNumber = Callable[[str], None]
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -79,7 +79,7 @@ def test_a_crash_anywhere_leaves_the_store_as_it_was_before_or_after(
 
 
 @pytest.mark.parametrize("name", ["publish many", "settle a group", "many records", "a new day's log"])
-def test_a_disk_that_is_full_at_any_operation_loses_nothing_that_was_confirmed(
+def test_a_disk_that_is_full_at_any_operation_loses_no_confirmed_transaction(
     name: str, place: Path, print_number: PrintNumber
 ) -> None:
     full = list(full_everywhere(rehearse(SCENES[name], place), place))
@@ -108,7 +108,7 @@ def test_a_disk_that_fails_for_a_while_is_reported_and_work_continues_once_it_is
 
 
 @pytest.mark.parametrize("boot", [None, "after the loss"], ids=["after a kill", "after power loss"])
-def test_a_recovery_that_is_killed_anywhere_is_finished_by_the_next(
+def test_a_recovery_that_is_killed_at_any_operation_is_finished_by_the_next_recovery(
     boot: str | None, place: Path, print_number: PrintNumber
 ) -> None:
     run = rehearse(SCENES["many records"], place)
@@ -119,7 +119,7 @@ def test_a_recovery_that_is_killed_anywhere_is_finished_by_the_next(
     assert not wrong(killed)
 
 
-def test_a_recovery_from_power_loss_that_loses_power_is_finished_by_the_next(
+def test_a_recovery_from_power_loss_that_loses_power_is_finished_by_the_next_recovery(
     place: Path, print_number: PrintNumber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = rehearse(SCENES["reap"], place)
@@ -149,7 +149,7 @@ def test_an_entry_that_a_dead_process_did_not_sync_is_synced_before_it_is_shown(
     assert not wrong(list(without_power_everywhere(recovery, place)))
 
 
-def test_the_recording_disk_has_the_content_of_the_real_one(place: Path) -> None:
+def test_the_recording_disk_has_the_same_content_as_the_real_disk(place: Path) -> None:
     run = rehearse(SCENES["many records"], place)
     remembered = run.disk.state(lambda _: True).build(place / "remembered")
     assert files_of(remembered) == files_of(place / "stage")

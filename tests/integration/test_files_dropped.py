@@ -99,7 +99,7 @@ async def test_a_file_that_cannot_be_adopted_is_moved_aside_with_a_reason(
         ("unheard.json", '{"id": "unheard"}', "ZeroDivisionError"),
     ],
 )
-async def test_a_file_on_which_a_kind_fails_is_moved_aside_and_does_not_stop_the_others(
+async def test_a_file_whose_adoption_fails_is_moved_aside_and_does_not_stop_the_others(
     realm: Path, name: str, content: str, reason: str
 ) -> None:
     def announce_some(record: Record) -> Envelope:
@@ -155,7 +155,7 @@ async def test_a_document_with_a_known_id_is_moved_aside(realm: Path) -> None:
         assert "already exists in state dispatched" in queue.reason("evt-1.json")
 
 
-async def test_files_of_an_editor_are_left_alone(realm: Path) -> None:
+async def test_temporary_files_of_an_editor_are_ignored(realm: Path) -> None:
     async with open_queue(realm) as queue:
         names = [".evt-1.json.swp", "evt-1.json~", ".tmp-evt-2.json", "4913", "#evt-1.json#"]
         for name in names:
@@ -191,7 +191,7 @@ async def test_a_document_that_an_editor_wrote_without_our_metadata_is_still_a_r
         assert (record.doc["priority"], record.version) == ("high", 1)
 
 
-async def test_a_dropped_document_is_no_record_before_it_is_adopted(realm: Path) -> None:
+async def test_a_dropped_document_is_not_a_record_before_it_is_adopted(realm: Path) -> None:
     async with open_queue(realm) as queue:
         queue.drop("evt-1")
         assert await queue.record("evt-1") is None
@@ -297,7 +297,7 @@ def test_thousands_of_malformed_files_stop_nothing_and_are_all_accounted_for(
 
 
 async def _account(realm: Path, inputs: Sequence[tuple[bytes, bytes]]) -> int:
-    """Drop everything while a worker runs, and return how many were adopted, rejected or rightly ignored."""
+    """Drop all files while a worker runs, and return how many were adopted, rejected or correctly ignored."""
     async with worked_queue(realm) as queue:
         good = {f"evt-good-{number}" for number in range(0, len(inputs), 100)}
         names = await asyncio.to_thread(_drop_all, queue, inputs)
@@ -308,7 +308,7 @@ async def _account(realm: Path, inputs: Sequence[tuple[bytes, bytes]]) -> int:
             await queue.bus.reap()
             return {os.fsencode(path.name) for path in queue.box.iterdir()} == left_alone
 
-        await queue.until(box_is_cleared, "everything that is finished is taken in or moved aside")
+        await queue.until(box_is_cleared, "every complete file is adopted or moved aside")
 
         async def good_ones_are_handled() -> bool:
             return good <= set(await queue.dispatched())

@@ -40,7 +40,7 @@ async def test_a_closed_store_has_no_open_file(realm: Path, bus: BlockingBus) ->
     assert open_files(realm) == []
 
 
-async def test_a_position_beyond_its_entry_is_refused_and_leaves_nothing(bus: BlockingBus) -> None:
+async def test_a_position_beyond_its_journal_entry_is_refused_and_stores_nothing(bus: BlockingBus) -> None:
     def publish(plan: TransactionPlan, *, gap: int) -> None:
         plan.offset += gap
         plan.publish([EventCopy(TOPOLOGY.stream("free"), event("Ping"), None)])
@@ -71,7 +71,7 @@ def reopened_after_a_restart(bus: BlockingBus) -> BlockingBus:
 
 
 @pytest.mark.parametrize(("text", "needs_thread"), [("short", False), ("x" * 100_000, True)], ids=["short", "long"])
-async def test_only_a_long_rest_of_the_journal_is_read_in_the_thread(
+async def test_only_a_long_unread_part_of_the_journal_is_read_in_the_thread(
     realm: Path, bus: BlockingBus, text: str, *, needs_thread: bool
 ) -> None:
     another = BlockingBus(realm)
@@ -143,7 +143,7 @@ async def test_an_unsynced_claim_lost_with_power_is_cut_off_with_the_unsynced_en
 
 
 class ForgetfulDisk(RecordingDisk):
-    """Fails one sync like a real system: the data is lost, and later syncs succeed."""
+    """Fails one sync as a real disk does: the data is lost, and later syncs succeed."""
 
     def __init__(self, place: Path) -> None:
         super().__init__(place)
@@ -247,7 +247,7 @@ async def test_after_a_failed_sync_the_next_process_rewrites_the_segment_and_all
     restarted.store.close()
 
 
-async def test_a_checkpoint_that_cannot_begin_does_not_fail_the_commit_before_it(
+async def test_a_checkpoint_that_cannot_start_does_not_fail_the_preceding_commit(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class FullForSegments(Disk):

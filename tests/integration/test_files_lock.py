@@ -28,7 +28,7 @@ from kingdom.bus import LogCursor
 from tests.integration.test_files_store import FullDisk, append, drain, opened, ping
 from tests.patience import PATIENCE_SECONDS
 
-# More checks than the wait for a stopped holder takes.
+# More checks than a process makes before it kills a stopped holder.
 MANY_LOOKS = 5
 HOLD_UNTIL_INPUT = """
 import fcntl, sys
@@ -72,7 +72,7 @@ def test_a_stopped_holder_is_killed_and_the_lock_taken(
     with holder(tmp_path / "lock") as process:
         process.send_signal(signal.SIGSTOP)
         with lock.held():
-            # At the first check the holder may have stopped just now.
+            # One check is not enough, because the holder may have stopped only a moment before.
             assert looks.count(True) > 1
         assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
 
@@ -108,7 +108,7 @@ def test_a_process_that_locks_the_same_inode_number_on_another_filesystem_is_not
 
 
 class WatchedDisk(Disk):
-    """Records what the thread of the event loop waits for."""
+    """Records the disk operations that block the thread of the event loop."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits: list[str] = []
@@ -193,7 +193,7 @@ async def test_an_event_that_was_repaired_is_claimed_without_blocking_the_event_
         assert disk.waits == []
 
 
-async def test_a_reader_of_the_whole_archive_or_log_blocks_nothing(
+async def test_reading_the_whole_archive_or_log_does_not_block_other_work(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Every entry starts a new file.

@@ -141,7 +141,7 @@ async def test_a_missing_or_damaged_index_of_an_archive_is_rebuilt(realm: Path, 
         await handle(bus)
         (path,) = (realm / "bus/streams/free/done-ids").iterdir()
         path.unlink() if index is None else path.write_bytes(index)
-        # An event that ends now must not hide the others.
+        # An event that ends after the damage must not hide the others.
         await bus.publish(given())
         await handle(bus)
         assert len(await bus.publish(*events)) == 3
@@ -158,7 +158,7 @@ async def test_after_a_loss_of_power_the_index_is_rebuilt_from_the_lines(realm: 
         await bus.publish(events[-1])
         await handle(bus)
         (path,) = (realm / "bus/streams/free/done-ids").iterdir()
-        # The page was never written.
+        # The power was lost before the page was written.
         path.write_bytes(bytes(path.stat().st_size))
         shutil.copytree(realm, tmp_path / "dark")
     dark = opened(tmp_path / "dark")

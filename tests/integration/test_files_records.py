@@ -52,7 +52,7 @@ async def test_records_are_read_ahead_in_one_access_to_the_store(realm: Path, mo
     assert len(visits) == 1
 
 
-async def test_a_record_without_its_metadata_is_version_one_of_its_content(realm: Path) -> None:
+async def test_a_record_without_metadata_has_version_one(realm: Path) -> None:
     path = realm / "state/jobs/open/x.json"
     async with opened(realm) as bus:
         await put(bus, Record(kind="job", id="x", state="open", indexed={"owner": "ann"}, doc={"a": 1}))
@@ -97,7 +97,7 @@ async def test_the_directory_of_a_record_is_its_state(realm: Path, *, is_indexed
         assert [path.parent.name for path in directory.rglob("*.json")] == ["closed"]
 
 
-async def test_the_file_with_the_higher_version_counts_if_a_record_has_two(realm: Path) -> None:
+async def test_if_a_record_has_two_files_the_one_with_the_higher_version_is_used(realm: Path) -> None:
     directory = realm / "state/jobs"
     async with opened(realm) as bus:
         await put(bus, Record(kind="job", id="x", state="open", doc={"is": "old"}))

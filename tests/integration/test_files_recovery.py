@@ -1,4 +1,4 @@
-"""Recovery of a store of files: it restores what the journal has, and keeps what people have changed."""
+"""Recovery of a store of files: it restores the entries of the journal, and keeps changes of people."""
 
 import json
 import os
@@ -115,7 +115,7 @@ async def test_a_cancelled_event_keeps_the_time_that_its_lease_was_renewed_to(bu
     other = BlockingBus(Path(bus.store.layout.root))
     other.store.open()
     (delivery,) = await bus.claim("free", 1, "w")
-    # The other process knows the lease as it was claimed.
+    # The other process has read the lease before its renewal.
     picture_of(other.store)
     bus.renew({delivery.token: _HOUR})
     await FilesOperations(other).cancel(delivery.envelope.event_id, "free", actor="test")
@@ -181,7 +181,7 @@ async def test_an_entry_whose_files_could_not_be_written_is_still_read(realm: Pa
 
 
 async def test_the_directory_of_a_segment_is_synced_before_anything_is_committed_to_it(realm: Path) -> None:
-    # Killed after creating its segment, before syncing the directory.
+    # The process is killed after it created its segment, and before it synced the directory.
     counting = CountingDisk()
     open_with(realm.parent, counting).close()
     made = counting.operations.index("open_for_appending")
@@ -197,7 +197,7 @@ async def test_the_directory_of_a_segment_is_synced_before_anything_is_committed
     store.close()
 
 
-async def test_a_new_store_is_on_disk_for_good_before_its_first_entry(realm: Path) -> None:
+async def test_the_directories_of_a_new_store_are_synced_before_its_first_entry(realm: Path) -> None:
     disk = CountingDisk()
     store = Store(str(realm), {}, disk)
     store.open()
@@ -205,7 +205,9 @@ async def test_a_new_store_is_on_disk_for_good_before_its_first_entry(realm: Pat
     store.close()
 
 
-async def test_a_transaction_with_a_log_entry_is_synced_even_if_it_need_not_be_durable(bus: BlockingBus) -> None:
+async def test_a_transaction_with_a_log_entry_is_synced_even_if_it_does_not_have_to_be_durable(
+    bus: BlockingBus,
+) -> None:
     synced = CountingDisk()
     bus.store.journal._disk = synced
     with bus.store.exclusive() as plan:

@@ -110,7 +110,7 @@ async def test_reading_does_not_create_a_missing_store(realm: Path) -> None:
 
 
 class FullDisk(Disk):
-    """Has no space for one kind of operation while it is full."""
+    """While it is full, one kind of operation fails."""
 
     def __init__(self, operation: str) -> None:
         self.operation = operation

@@ -80,7 +80,7 @@ def test_a_row_that_grows_fails() -> None:
 
 
 @pytest.mark.parametrize(("buffers", "grows"), [((269, 188, 178), False), ((269, 100, 151), True)])
-def test_a_row_that_falls_holds_unless_it_grows_again(buffers: tuple[int, ...], *, grows: bool) -> None:
+def test_a_row_whose_cost_falls_passes_unless_it_grows_again(buffers: tuple[int, ...], *, grows: bool) -> None:
     figures = Figures()
     row = figures.row("claim", "pending")
     for size, each in enumerate(buffers):
@@ -88,13 +88,13 @@ def test_a_row_that_falls_holds_unless_it_grows_again(buffers: tuple[int, ...], 
     assert bool(figures.complaints()) == grows
 
 
-def test_a_row_that_was_measured_once_proves_nothing() -> None:
+def test_a_row_that_was_measured_at_one_size_only_fails() -> None:
     figures = Figures()
     figures.row("claim", "pending", limit=450).note(10, [1])
     assert len(figures.complaints()) == 1
 
 
-def test_the_highest_of_several_measurements_counts() -> None:
+def test_the_highest_of_several_measurements_is_used() -> None:
     row = Figures().row("claim", "pending")
     row.note(10, [3, 5])
     row.note(10, [4])

@@ -29,7 +29,7 @@ def bouncer(cluster: PrivateCluster) -> Iterator[PrivateBouncer]:
 
 @pytest.fixture(params=DEFAULTS)
 def changed_database(request: pytest.FixtureRequest, dsn: str) -> str:
-    """A database whose sessions begin with another isolation."""
+    """A database whose sessions start with another isolation level."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(DEFAULTS[request.param].format(connection.info.dbname))
     return dsn
@@ -54,7 +54,7 @@ def step(number: int) -> Envelope:
     return Envelope(type="Step", partition_key="key", payload={"n": number})
 
 
-async def test_an_event_that_is_published_while_the_first_of_its_key_runs_comes_next(opened: PostgresBus) -> None:
+async def test_an_event_that_is_published_while_the_first_of_its_key_runs_is_claimed_next(opened: PostgresBus) -> None:
     async with opened as bus:
         await bus.publish(step(0))
         (first,) = await bus.claim("line", 1, "test")

@@ -29,7 +29,7 @@ class Standby:
         self._connection.execute("CREATE SCHEMA past")
 
     def fall_behind(self) -> None:
-        """Copy everything committed so far, and nothing later."""
+        """Copy everything that is committed now. Later transactions do not reach the standby."""
         for table in TABLES:
             self._run("CREATE TABLE past.{table} AS TABLE kingdom.{table}", table)
         self._connection.execute("CREATE TABLE past.number AS SELECT * FROM kingdom.outbox_lease_number")
@@ -60,7 +60,7 @@ def standby(dsn: str) -> Iterator[Standby]:
 
 
 def events(count: int) -> list[Envelope]:
-    """Return events that go to both streams, of one key."""
+    """Return events of one key that both streams subscribe to."""
     return [Envelope(type=kind, partition_key="key") for _ in range(count) for kind in ("Job", "Step")]
 
 
@@ -81,7 +81,7 @@ async def replace_broken_connections(bus: PostgresBus) -> None:
 
 
 async def claim(bus: PostgresBus, declared: Stream, limit: int = 10) -> list[Delivery]:
-    """Claim on a working connection, because a lost one raises an error first."""
+    """Replace broken connections, and claim."""
     await replace_broken_connections(bus)
     bus._paces.clear()
     return await bus.claim(declared.name, limit, "test")
@@ -131,7 +131,7 @@ async def test_events_whose_settlement_was_lost_return_with_their_lease(
         if survive == 3:
             standby.fall_behind()
         standby.promote()
-        # This closes the lease, unless an event of it is still in flight.
+        # This closes the lease, unless one of its events is still in flight.
         assert await claim(bus, declared) == []
         assert len(await rows(bus, "SELECT 1 FROM kingdom.outbox_lease")) == (survive < 3)
         assert await lose_leases(bus) == 6 - 2 * survive
@@ -139,7 +139,9 @@ async def test_events_whose_settlement_was_lost_return_with_their_lease(
         assert (await statuses(bus))["DONE"] == 6
 
 
-async def test_a_process_that_ends_closes_no_lease_of_lost_settlements(dsn: str, standby: Standby) -> None:
+async def test_a_process_that_ends_does_not_close_a_lease_whose_settlements_were_lost(
+    dsn: str, standby: Standby
+) -> None:
     async with open_bus(dsn, JOBS) as bus:
         await bus.publish(Envelope(type="Job"))
         (delivery,) = await claim(bus, JOBS)
@@ -170,7 +172,7 @@ async def test_a_holder_whose_lease_was_lost_is_not_accepted_under_the_next_one(
         assert await statuses(owner) == {"DONE": 1}
 
 
-async def test_tokens_continue_above_all_that_a_process_has_seen(dsn: str, standby: Standby) -> None:
+async def test_new_tokens_are_higher_than_all_that_the_process_has_seen(dsn: str, standby: Standby) -> None:
     async with open_bus(dsn, JOBS) as bus:
         await bus.publish(Envelope(type="Job"))
         standby.fall_behind()
@@ -204,7 +206,7 @@ async def test_a_failover_that_a_pooler_hides_is_noticed_by_the_next_claim(
         assert again.attempt == 1
 
 
-async def test_a_process_that_has_seen_no_token_continues_above_those_that_were_lost(
+async def test_a_process_that_has_seen_no_token_gets_a_higher_one_than_those_that_were_lost(
     dsn: str, standby: Standby
 ) -> None:
     async with open_bus(dsn, JOBS) as bus:

@@ -169,7 +169,7 @@ async def test_a_redriven_event_that_was_overtaken_keeps_its_place_after_the_mov
     assert [delivery.envelope.payload["number"] for delivery in done] == [1, 0, 2]
 
 
-async def test_positions_and_tokens_continue_above_the_highest_ever_given(new: Scene) -> None:
+async def test_positions_and_tokens_of_the_new_store_are_higher_than_all_of_the_old_store(new: Scene) -> None:
     gone = Manifest(census=ItemCounts(), last_position=5_000, last_token=7_000)
     await transfer_of(new.bus).import_items(each([]), gone)
     await new.bus.publish(ping())
@@ -178,7 +178,7 @@ async def test_positions_and_tokens_continue_above_the_highest_ever_given(new: S
     assert delivery.token > 7_000
 
 
-async def test_the_highest_numbers_are_known_after_their_events_are_gone(old: Scene) -> None:
+async def test_the_highest_position_and_token_are_exported_after_their_events_were_removed(old: Scene) -> None:
     await old.bus.publish(ping())
     delivery = await old.claim_one("free")
     await old.settle(Done(), delivery)
@@ -331,7 +331,7 @@ async def test_a_store_is_moved_through_pgbouncer(
         scene.backend.close()
 
 
-# Just over two batches: half of them are events, half are records.
+# The smaller count fills a little more than two batches. Half of the items are events, half are records.
 @pytest.mark.parametrize("count", [2_100, pytest.param(100_000, marks=pytest.mark.long)])
 async def test_many_items_move_and_are_equal(old: Scene, new: Scene, tmp_path: Path, count: int) -> None:
     for start in range(0, count // 2, 1000):

@@ -53,12 +53,12 @@ async def test_the_newest_records_are_complete_and_older_days_are_not_read(
                 where = WORKFLOWS.name if is_run else ASSIGNMENTS.name
                 await transaction.put(Record(kind=where, id=record_id, state=state, doc=doc))
         async with bus.transaction() as transaction:
-            counted: Transaction = Counted(transaction)  # type: ignore[assignment] # it has what is used
+            counted: Transaction = Counted(transaction)  # type: ignore[assignment] # it has the methods that are called
             if is_run:
                 found = await newest_runs_of_days(counted, state, 50)
             else:
                 found = await newest_days(counted, ASSIGNMENTS, 50, state=state)
     ids = {record.id.removeprefix("wf-") for record in found}
-    # Three whole days: number 1009 of a day sorts before number 990.
+    # The result has three whole days, because number 1009 of a day sorts before number 990.
     assert ids == {name for name, _ in numbered[-60:]}
     assert counted.read <= 200  # type: ignore[attr-defined] # it counts

@@ -193,7 +193,7 @@ async def test_operators_can_inspect_and_repair(pooled: str) -> None:
             await until_all(bus, "DONE", 2)
 
 
-async def test_polling_alone_finds_the_work(pooled: str, dsn: str) -> None:
+async def test_a_worker_without_wake_ups_finds_events_by_polling(pooled: str, dsn: str) -> None:
     async with through(pooled) as bus:
         async with at_work(bus, recording(), poll=timedelta(milliseconds=50)):
             await bus.publish(*numbered("Job", 3))

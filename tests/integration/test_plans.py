@@ -38,7 +38,7 @@ from kingdom.bus.outcome import AnyOutcome, Release
 from kingdom.clock import utc_now
 
 EVENTS = 60_000
-LEASE = timedelta(hours=1)  # no lease expires by itself
+LEASE = timedelta(hours=1)  # longer than any test
 STREAMS = [Stream(name="stream-0", lease=LEASE), Stream(name="line", lease=LEASE, ordered=True, on_dead="skip")]
 INDEXES = ("owner", "shop", "city")
 THINGS = RecordKind(
@@ -115,7 +115,7 @@ def settling(stream: str, limit: int, outcome: AnyOutcome, *, held: bool = True)
 
 
 def publishing(stream: str, count: int, *, chosen: bool = False) -> Act:
-    """Publish events whose ids are fresh, or chosen by the publisher."""
+    """Return an action that publishes events, with generated ids or with ids that the publisher chose."""
 
     async def act(bus: ExplainedBus) -> None:
         events = [event(stream, number) for number in range(count)]
@@ -124,7 +124,7 @@ def publishing(stream: str, count: int, *, chosen: bool = False) -> Act:
     return act
 
 
-# Changing the same rows again is cheaper, so each call uses other numbers.
+# Changing the same rows again is cheaper, so each call uses new numbers.
 _untouched = itertools.count(100, 50)
 
 

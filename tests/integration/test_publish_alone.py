@@ -1,4 +1,4 @@
-"""A publish that needs only one statement: it runs without a transaction, and keeps every promise of a transaction."""
+"""A publish that needs only one statement runs without a transaction block, and gives the same guarantees."""
 
 from datetime import timedelta
 from typing import Any
@@ -86,7 +86,7 @@ async def test_an_event_is_stored_the_same_way_alone_and_among_many(dsn: str) ->
 
 
 async def contents(bus: PostgresBus) -> list[dict[str, Any]]:
-    """Return the stored events without what differs for each insert."""
+    """Return the stored events without the columns that differ for each insert."""
     differing = {"id", "created_at", "updated_at"}
     stored = await rows(bus, "SELECT * FROM kingdom.outbox_event ORDER BY id")
     return [{name: value for name, value in row.items() if name not in differing} for row in stored]

@@ -166,7 +166,7 @@ async def test_the_loop_stops_watching_a_socket_that_is_closed_while_statements_
             texts: list[Call] = [("SELECT %(text)s::text", {"text": "x" * 20_000_000})] * 2
             await connection.run(*texts)
             socket = connection.pgconn.socket
-            # Nothing awaits here, so the loop cannot notice the end before.
+            # Nothing is awaited here, so the event loop cannot notice the end of the session earlier.
             with psycopg.connect(dsn) as other:
                 other.execute("SELECT pg_terminate_backend(%s, 10000)", [connection.info.backend_pid])
             with pytest.raises(psycopg.OperationalError):

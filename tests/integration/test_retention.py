@@ -88,7 +88,7 @@ async def test_partitions_are_made_ahead_once(dsn: str, ahead: int) -> None:
     assert report.partitions_dropped == again.partitions_dropped == 0
 
 
-async def test_rows_that_fell_into_the_default_move_to_their_partition(dsn: str) -> None:
+async def test_rows_of_the_default_partition_move_to_the_partition_of_their_day(dsn: str) -> None:
     async with open_bus(dsn, stream("jobs", "Job")) as bus:
         await finish(bus, 3)
         assert await counts(bus) == [("log_default", 3), ("outbox_archive_default", 3)]
@@ -139,7 +139,7 @@ async def test_dead_letters_stay_however_old_they_are(dsn: str) -> None:
         assert await statuses(bus) == {"DEAD": 1}
 
 
-async def test_dedup_keys_go_when_they_have_expired(dsn: str) -> None:
+async def test_dedup_keys_are_removed_when_they_have_expired(dsn: str) -> None:
     async with open_bus(dsn, stream("jobs", "Job")) as bus:
         async with bus.transaction() as transaction:
             for key in ("a", "b", "c"):
@@ -153,7 +153,7 @@ async def test_dedup_keys_go_when_they_have_expired(dsn: str) -> None:
     assert report.dedup_keys_removed == 2
 
 
-async def test_finished_records_go_after_the_time_of_their_kind(dsn: str) -> None:
+async def test_finished_records_are_removed_after_the_retention_of_their_kind(dsn: str) -> None:
     directories = {"open": "open", "closed": "closed"}
     brief = RecordKind(name="brief", directories=directories, final=frozenset({"closed"}), retention=DAY)
     kept = RecordKind(name="kept", directories=directories, final=frozenset({"closed"}), retention=30 * DAY)
@@ -207,7 +207,9 @@ async def test_a_record_that_is_opened_again_is_not_finished(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("table", ["once_key", "record"])
-async def test_a_row_that_another_transaction_uses_again_is_kept_without_waiting_for_it(dsn: str, table: str) -> None:
+async def test_retention_keeps_a_row_that_another_transaction_is_using_and_does_not_wait_for_it(
+    dsn: str, table: str
+) -> None:
     kind = RecordKind(
         name="brief", directories={"open": "o", "closed": "c"}, final=frozenset({"closed"}), retention=DAY
     )
@@ -236,7 +238,7 @@ async def test_a_row_that_another_transaction_uses_again_is_kept_without_waiting
     assert sum(row["n"] for row in left) == 1
 
 
-async def test_many_may_clean_at_once_while_workers_work(dsn: str) -> None:
+async def test_several_processes_can_run_retention_at_once_while_workers_run(dsn: str) -> None:
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Job")
@@ -322,8 +324,8 @@ async def shape(bus: PostgresBus, part: str) -> list[str]:
     return [row["part"] for row in found]
 
 
-async def test_a_row_whose_day_gets_a_table_at_the_same_time_is_written(dsn: str) -> None:
-    """The caller repeats its transaction, as after any other race."""
+async def test_a_row_is_written_even_if_the_partition_of_its_day_is_created_at_the_same_time(dsn: str) -> None:
+    """The transaction fails and is repeated by its caller, as after any other conflict."""
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     async with open_bus(dsn, stream("jobs", "Job")) as bus, await psycopg.AsyncConnection.connect(dsn) as other:
         async with other.transaction():

@@ -49,7 +49,7 @@ async def test_a_piece_that_is_written_again_has_no_effect(bus: PostgresBus) -> 
     texts = PostgresRunTexts(bus)
     await texts.append(RUN, NAME, pieces("abcdef"))
     assert await texts.append(RUN, NAME, pieces("abcdef")) == 6
-    # The file has grown since the lost answer: the caller is told where to continue.
+    # The file has grown since the answer was lost. The result says where the caller continues.
     assert await texts.append(RUN, NAME, pieces("abcdefghi", size=4)) == 6
     assert await read_all(texts) == "abcdef"
     assert await texts.append(RUN, NAME, pieces("ghi", 6)) == 9
@@ -172,7 +172,7 @@ async def test_a_text_whose_first_pieces_are_gone_begins_later(bus: PostgresBus)
 
 @pytest.mark.parametrize("size", [2000, pytest.param(100_000, marks=pytest.mark.long)])
 async def test_writing_and_reading_cost_the_same_however_many_pieces_there_are(dsn: str, size: int) -> None:
-    """Each size is filled into one run, and as much into others; each statement is counted with its buffers."""
+    """For each size, fill one run and other runs with as many pieces, and count the buffers of each statement."""
     costs: list[dict[str, int]] = []
     async with ExplainedBus(dsn, Topology(()), connections=1) as bus:
         texts = PostgresRunTexts(bus)
@@ -191,7 +191,7 @@ async def test_writing_and_reading_cost_the_same_however_many_pieces_there_are(d
     few, many = costs
     assert few.keys() == {"lock_text", "append_text", "read_text", "text_extents"} == many.keys()
     for name, buffers in many.items():
-        # At most two more levels of the index, in each place that the statement looks at.
+        # Each index lookup of a statement may read at most two more levels.
         assert buffers <= few[name] + 12, (name, few, many)
 
 

@@ -113,7 +113,7 @@ async def test_migrating_again_changes_nothing(bare: Databases) -> None:
     assert read_catalog(dsn, "kingdom") == before
 
 
-async def test_many_may_migrate_at_once_and_each_migration_is_applied_by_one(bare: Databases) -> None:
+async def test_if_many_processes_migrate_at_once_each_migration_is_applied_once(bare: Databases) -> None:
     dsn = bare.make()
     applied = await asyncio.gather(*(migrate(dsn) for _ in range(6)))
     each_once = sorted((migration for each in applied for migration in each), key=lambda migration: migration.name)
@@ -155,7 +155,9 @@ RESTORED: LiteralString = """
          '{}' FROM generate_series(1, 2) g ORDER BY g"""
 
 
-async def test_a_log_from_a_server_that_had_counted_further_is_read_in_its_order(bare: Databases) -> None:
+async def test_a_log_restored_from_a_server_with_higher_transaction_numbers_is_read_in_its_order(
+    bare: Databases,
+) -> None:
     dsn = bare.make()
     await migrate(dsn)
     async with open_bus(dsn, stream("jobs", "Job")) as bus:
@@ -221,7 +223,7 @@ async def work_off(bus: PostgresBus, count: int) -> None:
         await eventually(all_handled)
 
 
-async def test_a_database_without_the_schema_says_what_to_do(bare: Databases) -> None:
+async def test_the_error_for_a_database_without_the_schema_says_what_to_do(bare: Databases) -> None:
     async with open_bus(bare.make(), stream("jobs", "Job")) as bus:
         with pytest.raises(Misconfigured, match="kingdom bus migrate"):
             await bus.publish(Envelope(type="Job"))

@@ -35,7 +35,7 @@ def soak(*arguments: str) -> tuple[int, dict[str, Any], str]:
 
 @pytest.mark.benches
 def test_a_short_soak_is_flat_and_loses_nothing() -> None:
-    # A minute of two seconds still varies in its rate and cost.
+    # With "minutes" of two seconds, rate and cost vary more, so more noise is allowed.
     code, figures, words = soak("--seconds", "24", "--minute", "2", "--noise", "3")
     assert figures["published"] == figures["archived"] > 0
     assert [minute["number"] for minute in figures["minutes"] if minute["pinned"]] == [4]
@@ -46,7 +46,7 @@ def test_a_short_soak_is_flat_and_loses_nothing() -> None:
 
 @pytest.mark.benches
 def test_a_soak_without_vacuum_is_caught() -> None:
-    # Minutes long enough to grow by more than a few pages.
+    # The "minutes" are long enough for the tables to grow by more than a few pages.
     code, figures, words = soak("--without-vacuum", "--seconds", "48", "--minute", "4")
     assert "not flat: outbox_event: grew" in words
     assert (code, figures["holds"]) == (1, False)

@@ -53,7 +53,7 @@ async def test_a_redriven_blocker_frees_its_key(psql: PsqlScene) -> None:
     assert ids(await psql.scene.drain("line")) == ids(events)
 
 
-async def test_a_redriven_event_returns_to_its_place_before_the_head_or_right_after_a_run_in_flight(
+async def test_a_redriven_event_is_the_next_of_its_key_or_follows_the_events_in_flight(
     psql: PsqlScene,
 ) -> None:
     await psql.scene.bus.publish(*(skip(number=number) for number in range(3)))

@@ -39,7 +39,7 @@ async def test_an_event_whose_reaction_writes_unstorable_data_ends_dead_and_its_
 
 
 @pytest.mark.parametrize("text", ["a\x00b", "a\ud800b", "x" * 100_000])
-async def test_an_error_with_any_text_is_kept_and_harms_no_neighbour(dsn: str, text: str) -> None:
+async def test_an_error_with_any_text_is_stored_and_does_not_affect_other_events(dsn: str, text: str) -> None:
     dispatcher = Dispatcher()
 
     @dispatcher.reaction("Work")
@@ -102,7 +102,7 @@ async def test_leases_without_events_do_not_delay_the_reaper(dsn: str) -> None:
         assert await bus.reap() == 1
 
 
-async def test_a_block_that_swallows_the_failure_of_a_statement_does_not_end_as_if_it_were_committed(dsn: str) -> None:
+async def test_a_transaction_that_swallows_the_failure_of_a_statement_raises_an_error_at_its_end(dsn: str) -> None:
     async with open_bus(dsn, stream("work", "Work")) as bus:
 
         async def careless() -> None:
@@ -148,7 +148,7 @@ async def test_partitions_are_made_while_events_are_archived(dsn: str) -> None:
             await publisher
 
 
-async def test_an_ordinary_role_learns_that_a_transaction_pins_rows(dsn: str) -> None:
+async def test_a_role_without_privileges_sees_that_a_transaction_pins_rows(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as owner, psycopg.connect(dsn) as pinning:
         owner.execute("DROP ROLE IF EXISTS plain_reader")
         owner.execute("CREATE ROLE plain_reader LOGIN")

@@ -52,7 +52,7 @@ async def test_a_publish_elsewhere_wakes_an_idle_worker(dsn: str) -> None:
         await until_all(elsewhere, "DONE", 1)
 
 
-async def test_a_publish_after_a_pause_carries_its_own_wake_up(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_first_publish_after_a_pause_includes_its_wake_up(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PostgresWakeups, "_send_soon", _never)
     jobs = stream("jobs", "Job")
     async with open_bus(dsn, jobs) as bus, open_bus(dsn, jobs) as elsewhere, at_work(bus, dispatcher(), poll=NEVER):
@@ -61,7 +61,7 @@ async def test_a_publish_after_a_pause_carries_its_own_wake_up(dsn: str, monkeyp
         await until_all(elsewhere, "DONE", 1)
 
 
-async def test_a_publish_without_a_local_worker_takes_hints_along_unless_some_were_just_sent(
+async def test_a_publish_without_a_local_worker_includes_its_hints_unless_some_were_just_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wakeups = PostgresWakeups("ears", _send_nothing, None)
@@ -91,9 +91,9 @@ async def test_hints_of_earlier_publishes_are_sent_once_and_those_of_later_ones_
     monkeypatch.setattr("kingdom.backends.postgres.wakeup._SEND_ALONE_SECONDS", 0)
     wakeups = PostgresWakeups("ears", send, None)
     wakeups.published({"jobs"}, events=1)
-    # Taken along before the task that sends hints has run.
+    # A publish includes the hints before the task that sends hints has run.
     assert wakeups.take_hints({"jobs"}, events=1) == {"jobs"}
-    # Committed by another task between the NOTIFY and its answer.
+    # Another task commits between the NOTIFY and its answer.
     wakeups.published({"mails"}, events=1)
     wakeups.published({"jobs"}, events=1, sent={"jobs"})
     await wakeups.close()
@@ -149,7 +149,7 @@ async def _send_nothing(_streams: list[str]) -> None:
     """Send no hint."""
 
 
-async def test_polling_alone_is_enough(dsn: str) -> None:
+async def test_a_worker_finds_events_by_polling_if_no_wake_up_arrives(dsn: str) -> None:
     jobs = stream("jobs", "Job")
     async with open_bus(dsn, jobs) as bus, at_work(bus, dispatcher(), poll=timedelta(milliseconds=50)):
         # Directly into the table, without a hint.

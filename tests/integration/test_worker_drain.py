@@ -154,7 +154,7 @@ async def test_a_suspect_is_given_back_while_another_event_runs(dsn: str) -> Non
             await connection.execute("UPDATE kingdom.outbox_event SET crash_count = 1 WHERE status = 'PENDING'")
 
         async def seen() -> bool:
-            # A suspect that is held while another event runs would be blamed for its crash, so it was given back.
+            # If the worker kept the suspect, a crash of the other event would be counted for the suspect.
             found = await rows(bus, "SELECT lease_token, status FROM kingdom.outbox_event WHERE crash_count = 1")
             return [(row["lease_token"] > 0, row["status"]) for row in found] == [(True, "PENDING")]
 
@@ -184,7 +184,7 @@ async def test_a_stop_during_a_claim_does_not_wait_for_the_next_poll(dsn: str) -
 
 
 class SilentBus(PostgresBus):
-    """Never answers a claim, as a pool that waits long for a lost server."""
+    """Never answers a claim, like a pool that waits for a lost server."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

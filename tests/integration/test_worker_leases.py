@@ -46,7 +46,7 @@ from tests.integration.running import (
 )
 from tests.patience import PATIENCE_SECONDS
 
-# Nothing but a test ends such a lease.
+# Longer than any test, so only the test itself can end such a lease.
 LONG_LEASE = 3600.0
 
 
@@ -118,7 +118,7 @@ async def test_a_hanging_handler_is_cancelled_at_its_deadline_and_retried(dsn: s
         envelopes = numbered("Job", 3)
         await bus.publish(*envelopes)
         async with at_work(bus, dispatcher, timeout=limits):
-            # Once in its group and once alone. Only the failure alone counts as an attempt.
+            # The event runs once in its group and once alone. Only the run alone counts as an attempt.
             for _ in range(2):
                 await hung.acquire()
                 limits.let_pass()
@@ -260,7 +260,7 @@ async def test_a_lease_that_was_given_up_is_not_renewed_while_its_handler_ends(d
 
         lost, kept = numbered("Job", 2)
         async with at_work(bus, dispatcher):
-            # Each has its own lease.
+            # Each event has its own lease.
             await bus.publish(lost)
             await eventually(lambda: _missed(bus, 1))
             lost_tokens = frozenset(bus.missed)

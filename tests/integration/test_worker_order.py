@@ -97,7 +97,7 @@ async def test_later_events_of_a_key_are_not_tried_after_a_retry_of_the_first(ds
         async with at_work(bus, dispatcher, metrics=WorkerMetrics(registry)):
             await until_all(bus, "DONE", 3)
     assert calls == [0, 0, 1, 2]
-    # The worker released the rest itself, so it must not count it as lost.
+    # The worker released the other events itself, so it must not count them as lost.
     assert not registry.get_sample_value("kingdom_outbox_lease_lost_total", {"stream": "steps"})
 
 

@@ -49,7 +49,7 @@ KEEP = timedelta(days=1)
 
 @pytest.fixture(autouse=True)
 def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group commits only when all its reactions have run, however slow the machine is."""
+    """Remove the time limit of a group, so that it commits only after all its reactions, even on a slow machine."""
     monkeypatch.setattr("kingdom.bus.worker.execution.GROUP_SECONDS", 3600.0)
 
 
@@ -137,7 +137,9 @@ async def test_a_group_that_cannot_commit_is_rerun_as_two_halves(dsn: str) -> No
     assert [row["n"] for row in attempts] == [1]
 
 
-async def test_a_group_that_takes_long_commits_what_is_done(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_that_takes_too_long_commits_the_reactions_that_are_done(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("kingdom.bus.worker.execution.GROUP_SECONDS", 0.0)
     dispatcher = Dispatcher()
 
@@ -320,7 +322,7 @@ async def test_a_write_that_cannot_be_stored_makes_only_its_own_event_dead(dsn: 
     assert found[2]["last_error_code"] == "malformed"
 
 
-async def test_a_reaction_that_outlasts_the_idle_limit_fails_an_attempt_instead_of_looping(dsn: str) -> None:
+async def test_a_reaction_that_exceeds_the_idle_limit_of_the_server_uses_an_attempt(dsn: str) -> None:
     dispatcher, runs, hung, limits = Dispatcher(), list[int](), asyncio.Semaphore(0), Limits()
 
     @dispatcher.reaction("Job")
@@ -352,7 +354,7 @@ async def test_a_reaction_that_outlasts_the_idle_limit_fails_an_attempt_instead_
         (KeyError("oops"), "PENDING", "error", 1),
     ],
 )
-async def test_the_outcome_or_the_error_of_a_reaction_decides_the_end(
+async def test_the_outcome_or_the_error_of_a_reaction_decides_the_state_of_its_event(
     dsn: str, outcome: Outcome | Exception, status: str, code: str, attempts: int
 ) -> None:
     dispatcher = Dispatcher()

@@ -101,7 +101,7 @@ async def test_each_process_that_died_is_reported_once(court: Court) -> None:
     assert (await court.logged_types()).count(RESTARTED) == 2
 
 
-async def test_a_process_that_died_before_the_court_stopped_is_no_restart(court: Court) -> None:
+async def test_a_process_that_died_before_the_court_stopped_is_not_logged_as_a_restart(court: Court) -> None:
     await court.has_process("king", started_at=court.now - timedelta(hours=1))
     supervisor = court.registration(SUPERVISOR)
     await supervisor.enter()

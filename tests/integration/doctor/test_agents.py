@@ -60,7 +60,7 @@ async def test_the_claude_that_the_sdk_bundles_is_found_without_a_path(tmp_path:
     assert (status, found.partition(" in ")[2]) == ("ok", str(bundled))
 
 
-async def test_a_program_of_ones_own_is_found_and_not_run(tmp_path: Path) -> None:
+async def test_a_custom_program_is_found_and_not_run(tmp_path: Path) -> None:
     there = write_program(tmp_path / "tools", "mine", f"touch {tmp_path / 'ran'}")
     assert await report(tmp_path, agent="command", command=["mine"], path=["tools"]) == ("ok", f"command: {there}")
     assert not (tmp_path / "ran").exists()

@@ -107,7 +107,7 @@ async def test_a_server_that_lost_confirmed_transactions_is_reported_for_a_week(
 
 async def test_a_server_that_does_not_sync_is_reported(cluster: PrivateCluster, dsn: str) -> None:
     if cluster.directory is None:
-        pytest.skip("the server of DATABASE_URL is not ours to be made careless")
+        pytest.skip("a test must not weaken the settings of the server of DATABASE_URL")
     report = await look_at("database-durability", url=dsn)
     assert (report.status, "fsync and full_page_writes off" in report.found) == ("fail", True)
 
@@ -120,7 +120,7 @@ async def test_a_database_that_can_only_be_read_is_reported(database: str) -> No
 
 async def test_too_few_connections_are_reported(careful: PrivateCluster, database: str) -> None:
     if careful.directory is None:
-        pytest.skip("the server of DATABASE_URL is not ours to be made small")
+        pytest.skip("a test must not limit the connections of the server of DATABASE_URL")
     report = await look_at("database-connections", url=database)
     assert (report.status, "max_connections allows 27" in report.found) == ("warn", True)
     assert "max_connections" in report.fix

@@ -40,7 +40,7 @@ def with_slack(directory: Path, url: str, more: Mapping[str, Any] = MappingProxy
 
 @asynccontextmanager
 async def github_that_says(state: Path, **headers: str) -> AsyncIterator[str]:
-    """A GitHub that answers as for another kind of token."""
+    """A GitHub that answers as if the token were of another kind."""
     application = build_github(state)
 
     async def change(_: web.Request, answer: web.StreamResponse) -> None:
@@ -168,7 +168,7 @@ async def test_an_app_with_every_permission_is_well_and_needs_no_token(tmp_path:
     assert token.status == "skipped"
 
 
-async def test_an_app_names_what_its_installation_lacks(tmp_path: Path) -> None:
+async def test_permissions_that_the_installation_of_an_app_lacks_are_named(tmp_path: Path) -> None:
     async with standing_in(tmp_path / "github.json") as site:
         installation = await install(site, permissions={**PERMISSIONS, "contents": "read", "issues": "read"})
         report = await look_at("github-app", config=with_app(tmp_path, site, installation))

@@ -102,14 +102,14 @@ async def test_a_file_with_a_secret_that_others_can_read_is_reported(tmp_path: P
     assert (await look_at("secrets", config=file)).status == "ok"
 
 
-async def test_a_general_that_would_work_for_strangers_is_reported(tmp_path: Path) -> None:
+async def test_a_general_that_accepts_events_of_strangers_is_reported(tmp_path: Path) -> None:
     install(tmp_path, "gen-pr")
     file = write_settings(tmp_path, generals="generals", sentinel={"github": {"token": "t", **GITHUB}})
     report = await look_at("generals", config=file)
     assert (report.status, "including those of strangers" in report.found) == ("fail", True)
 
 
-async def test_a_realm_without_generals_and_one_with_a_broken_one_are_reported(tmp_path: Path) -> None:
+async def test_a_realm_without_generals_and_a_realm_with_a_broken_general_are_reported(tmp_path: Path) -> None:
     file = write_settings(tmp_path)
     without_generals = await look_at("generals", config=file)
     assert (without_generals.status, without_generals.fix) == ("warn", "kingdom general install gen-hello")

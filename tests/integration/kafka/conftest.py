@@ -51,7 +51,7 @@ TOPOLOGY = Topology(
 
 @pytest.fixture
 def brokers(broker: PrivateKafka) -> Brokers:
-    """The address of the broker, with topics of its own for each test."""
+    """The address of the broker, with a prefix that gives each test its own topics."""
     return Brokers(servers=broker.servers, prefix=f"test{next(_numbers)}.", partitions=4)
 
 

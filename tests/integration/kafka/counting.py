@@ -36,7 +36,7 @@ def fields(record: Record) -> dict[str, Any]:
 
 
 def counting(outcome: Callable[[Event[Any]], Outcome | None] = lambda _: None) -> Dispatcher:
-    """Return handlers that record an event if they return no other outcome."""
+    """Return handlers that settle an event with this outcome, and record its number if the outcome is None or Done."""
     dispatcher = Dispatcher()
 
     async def handle(event: Event[Any], transaction: Transaction) -> Outcome | None:

@@ -61,8 +61,8 @@ def test_a_cluster_of_three_accepts_messages_while_a_node_is_killed_and_after_it
 
 
 @pytest.fixture
-def jar_of_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The place in a mirror of the only jar that the lock file has."""
+def mirrored_jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The path in a mirror of the one jar that the lock file names. The test creates the jar."""
     mirror, lock = tmp_path / "mirror", tmp_path / "jars.lock"
     (mirror / "a").mkdir(parents=True)
     lock.write_text(f"{hashlib.sha256(b'as published').hexdigest()}  a/a.jar\n")
@@ -72,14 +72,14 @@ def jar_of_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return mirror / "a" / "a.jar"
 
 
-def test_a_jar_that_cannot_be_fetched_is_tried_again(jar_of_mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jars, "sleep", lambda _: jar_of_mirror.write_bytes(b"as published"))
+def test_fetching_a_jar_is_repeated_after_a_failure(mirrored_jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jars, "sleep", lambda _: mirrored_jar.write_bytes(b"as published"))
     (fetched,) = jars.class_path()
     assert fetched.read_bytes() == b"as published"
 
 
-def test_a_jar_with_another_checksum_is_refused(jar_of_mirror: Path) -> None:
-    jar_of_mirror.write_bytes(b"changed later")
+def test_a_jar_with_another_checksum_is_refused(mirrored_jar: Path) -> None:
+    mirrored_jar.write_bytes(b"changed later")
     with pytest.raises(ServerUnavailableError, match="checksum"):
         jars.class_path()
     assert list(jars.cache_directory().rglob("*.jar")) == []

@@ -44,7 +44,7 @@ async def test_a_worker_handles_each_event_once_in_the_order_of_its_key(kafka_bu
         await bus.publish(*(placed(number, key) for number in range(50) for key in "abc"))
         for key in "abc":
             await until_handled(bus, list(range(50)), key)
-        # The offset moved with the records: nothing went through the outbox.
+        # The offset was stored together with the records, so nothing was written to the outbox.
         assert await rows(bus, "SELECT id FROM kingdom.outbox_all WHERE stream = 'orders'") == []
 
 
@@ -96,7 +96,7 @@ async def test_a_dead_event_blocks_its_key_until_it_is_redriven(kafka_bus: Open)
         await eventually(is_dead)
         (letter,) = letters
         assert (letter.attempt, letter.error_message) == (1, "poison")
-        # A later message of the key waits behind the letter as well.
+        # A later message with the same key waits behind the dead letter, too.
         await bus.publish(placed(3), placed(10, "b"))
         await until_handled(bus, [9, 10], "b")
         is_poison = False
@@ -157,7 +157,7 @@ async def test_a_paused_stream_delivers_nothing(kafka_bus: Open, bus: PostgresBu
     async with kafka_bus() as consumer:
 
         async def was_read() -> bool:
-            # The claim finds the message, and leaves it where it is.
+            # The claim finds the message, but does not take it.
             assert await consumer.claim("orders", 10, "worker") == []
             return consumer._readers["orders"].has_messages
 
@@ -180,7 +180,7 @@ async def test_a_wait_ends_at_once_after_a_settlement_that_frees_a_partition(
 
         await eventually(second_is_here)
         for _ in range(3):
-            # The reader and the claim have left hints.
+            # Use up the wake-ups that the reader and the claim have caused.
             await owner.wait({"orders"}, timedelta(milliseconds=50))
         async with owner.transaction() as transaction:
             await transaction.settle(delivery, outcome)
@@ -204,14 +204,14 @@ async def test_events_that_are_released_are_delivered_again_from_the_topic(kafka
 
 
 @pytest.mark.kafka
-async def test_an_event_that_kills_its_workers_is_handed_to_the_store(kafka_bus: Open, bus: PostgresBus) -> None:
+async def test_an_event_that_kills_its_workers_moves_to_the_outbox(kafka_bus: Open, bus: PostgresBus) -> None:
     await bus.publish(placed(0))
     async with kafka_bus() as first:
         await claim_one(first)
         await rows(bus, "UPDATE kingdom.inbox_partition SET takeovers = 2")
     async with kafka_bus() as successor:
         delivery = await claim_one(successor)
-        # It is in the outbox now, which suspects events whose workers die.
+        # The event is in the outbox, which counts the workers that died while they handled it.
         assert not delivery.in_transport
         assert delivery.envelope.payload == {"number": 0}
 

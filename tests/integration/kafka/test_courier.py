@@ -120,11 +120,11 @@ async def test_an_event_that_is_too_large_for_its_transport_is_refused(bus: Post
 
 
 @pytest.mark.kafka
-async def test_a_transaction_that_began_first_but_publishes_last_comes_last(
+async def test_events_are_sent_in_the_order_of_publishing_and_not_of_transaction_starts(
     bus: PostgresBus, brokers: Brokers, courier: Courier, dsn: str
 ) -> None:
     async with await AsyncConnection.connect(dsn) as early, early.transaction():
-        # It has a lower transaction number than the publisher of the first version.
+        # This transaction has a lower number than the one that publishes event 1.
         await early.execute("SELECT pg_current_xact_id()")
         await bus.publish(placed(1))
         async with bus.join(early) as transaction:
@@ -133,7 +133,7 @@ async def test_a_transaction_that_began_first_but_publishes_last_comes_last(
     assert numbers(brokers) == [1, 2]
 
 
-async def test_within_a_tick_the_order_is_that_of_publishing(bus: PostgresBus, dsn: str) -> None:
+async def test_events_within_a_tick_are_in_the_order_of_publishing(bus: PostgresBus, dsn: str) -> None:
     queue = CourierQueue(bus)
     await queue.hold("courier", LEASE)
     async with await AsyncConnection.connect(dsn) as early, early.transaction():
@@ -148,7 +148,7 @@ async def test_within_a_tick_the_order_is_that_of_publishing(bus: PostgresBus, d
     ]
 
 
-async def test_an_event_whose_transaction_commits_late_is_not_left_behind(
+async def test_an_event_whose_transaction_commits_late_is_not_skipped(
     bus: PostgresBus, brokers: Brokers, courier: Courier, dsn: str
 ) -> None:
     async with await AsyncConnection.connect(dsn) as slow, slow.transaction():
@@ -212,14 +212,16 @@ async def test_a_courier_that_dies_right_after_its_commit_has_stored_its_positio
 
 
 @pytest.mark.kafka
-async def test_a_successor_continues_where_the_brokers_say(bus: PostgresBus, brokers: Brokers) -> None:
+async def test_a_successor_continues_after_the_last_message_that_the_brokers_have(
+    bus: PostgresBus, brokers: Brokers
+) -> None:
     await bus.publish(*(placed(number) for number in range(5)))
     queue, store = CourierQueue(bus), uuid4()
     (tick,) = await queue.take_ticks(0)
     pieces = [piece async for piece in queue.events(tick, 0, 3)]
     killed = writer(brokers, store)
     killed.open()
-    # The courier dies before it notes in the store what it has sent.
+    # The courier dies before it stores its position.
     killed.send(tick.number, pieces[0], SentPosition(tick.number, pieces[0][-1].seq))
     successor = writer(brokers, store)
     position = successor.open()
@@ -246,7 +248,7 @@ async def test_a_second_courier_takes_over_when_the_first_stops(bus: PostgresBus
 
 
 @pytest.mark.kafka
-async def test_a_courier_reports_once_in_a_while_and_when_it_stops(
+async def test_a_courier_stores_its_progress_at_intervals_and_when_it_stops(
     bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(courier_module, "_REPORT_SECONDS", 3600.0)

@@ -73,7 +73,7 @@ def three() -> Iterator[PrivateKafka]:
         yield cluster
 
 
-async def test_every_event_is_applied_once_in_order_whatever_is_killed(
+async def test_every_event_is_applied_once_and_in_order_while_processes_and_brokers_are_killed(
     dsn: str, three: PrivateKafka, tmp_path: Path
 ) -> None:
     chance = random.Random(23)
@@ -85,7 +85,7 @@ async def test_every_event_is_applied_once_in_order_whatever_is_killed(
                 first = round_number * EVENTS_OF_A_ROUND
                 numbers = range(first, first + EVENTS_OF_A_ROUND)
                 await asyncio.gather(*(publish(bus, key, numbers) for key in KEYS))
-                # Kill while events flow: the processes have begun with this round, and have not ended it.
+                # Kill while the events of this round are being applied.
                 await until_applied(bus, before + 1)
                 processes.kill(chance.choice(processes.names))
                 if round_number == ROUNDS // 2:

@@ -29,7 +29,7 @@ from tests.patience import PATIENCE_SECONDS
 pytestmark = pytest.mark.usefixtures("courier")
 
 
-async def test_an_earlier_owner_of_a_partition_can_settle_nothing(kafka_bus: Open, bus: PostgresBus) -> None:
+async def test_an_earlier_owner_of_a_partition_cannot_settle_events(kafka_bus: Open, bus: PostgresBus) -> None:
     await bus.publish(placed(0))
     async with kafka_bus() as zombie, kafka_bus() as successor:
         delivery = await claim_one(zombie)
@@ -41,20 +41,18 @@ async def test_an_earlier_owner_of_a_partition_can_settle_nothing(kafka_bus: Ope
         assert await numbers(successor) == []
 
 
-async def test_an_owner_whose_partition_was_taken_by_a_late_process_takes_it_again(
-    kafka_bus: Open, bus: PostgresBus
-) -> None:
+async def test_an_owner_takes_its_partition_back_from_a_delayed_process(kafka_bus: Open, bus: PostgresBus) -> None:
     async with kafka_bus() as owner, at_work(owner, counting(), "orders"):
         await bus.publish(placed(0))
         await until_handled(owner, [0])
-        # As if a process that was stopped while it took the partition went on, though the brokers have replaced it.
+        # A process that was suspended while it took the partition continues, after another process has replaced it.
         await rows(bus, "UPDATE kingdom.inbox_partition SET epoch = epoch + 1")
         await bus.publish(*(placed(number) for number in range(1, 5)))
         await until_handled(owner, list(range(5)))
 
 
 @pytest.mark.kafka
-async def test_messages_that_a_failed_call_of_the_client_drops_are_read_again(
+async def test_messages_that_a_failed_client_call_drops_are_read_again(
     kafka_bus: Open, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receive, dropped = TopicReader._receive, list[Message]()
@@ -110,7 +108,7 @@ async def test_a_partition_is_checked_before_the_changes_of_its_events_are_writt
         delivery = await claim_one(owner)
         monkeypatch.setattr(Connection, "run", run_and_note)
         await append_and_settle(owner, delivery)
-    # An event of a topic has no lease that the statements could check by themselves.
+    # An event of a topic has no lease, so the statements cannot check one.
     assert statements == ["get_record", "begin", "settle_partitions", "insert_record"]
 
 

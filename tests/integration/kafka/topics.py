@@ -1,4 +1,4 @@
-"""Read what topics have, as a consumer sees it that reads only committed messages."""
+"""Read topics as a consumer that sees only committed messages."""
 
 import json
 from typing import Any

@@ -42,7 +42,7 @@ def act(space: Path, home: Path) -> None:
 
 
 def read_plainly(space: Path) -> None:
-    """Read a result as if no agent could put a link there."""
+    """Read a result without protection against a link that an agent may have put there."""
     (space / RESULT_FILE).read_text()
 
 

@@ -22,7 +22,7 @@ async def scene(backend: BackendUnderTest, tmp_path: Path) -> AsyncIterator[Host
 
 @pytest.fixture
 def patient_with_claude(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for Claude Code as long as for everything else, however busy the machine is."""
+    """Raise the time limits for Claude Code, because the machine may be busy."""
     for name in ("transport._ANSWER_SECONDS", "agent._MCP_SECONDS", "agent._SESSION_FILE_SECONDS"):
         monkeypatch.setattr(f"kingdom.soldiers.agents.claude.{name}", PATIENCE_SECONDS)
 

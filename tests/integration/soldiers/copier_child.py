@@ -15,7 +15,7 @@ from tests.integration.processes import say
 
 
 async def run(options: dict[str, Any]) -> None:
-    # Many small pieces, so that a kill finds the copier in the middle of something.
+    # With many small pieces, a kill is likely to interrupt the copier in the middle of its work.
     copied_text.PIECE_BYTES, copier._BATCH_BYTES = 50, 400
     folders = HostFolders(Path(options["directory"]))
     async with open_bus(options["place"], Topology(())) as bus:

@@ -28,7 +28,7 @@ from tests.integration.soldiers.registries import write_registries
 from tests.integration.soldiers.web import make_certificate, server_context
 
 NAMED, BELOW, OTHER, INNER = "registry.example.org", "mirror.example.org", "evil.example.net", "inner.example.org"
-# The first three look public, the last is private; all are addresses of the loopback of this namespace only.
+# The first three are public addresses and the last is private. All are on the loopback device of this namespace.
 ADDRESSES = {NAMED: "93.184.216.10", BELOW: "93.184.216.11", OTHER: "93.184.216.12", INNER: "10.1.2.3"}
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 _CHANGEABLE = re.compile(
     r"(workspace/[^/]+/[^/]+|runs/[^/]+/(home|trees/[^./][^/]*|trees/\.[^/]+/removed-[^/]+|[^/]+-space[^/]*))/(?P<name>.+)"
 )
-# Where the arguments of an audit event have a path, and the folder that it is relative to.
+# For each audit event: the positions of its paths among the arguments, and of the folders that they are relative to.
 _PATHS: dict[str, tuple[tuple[int, int | None], ...]] = {
     "open": ((0, None),),
     "os.chdir": ((0, None),),
@@ -41,7 +41,7 @@ _PATHS: dict[str, tuple[tuple[int, int | None], ...]] = {
 }
 _LOOKS = ("access", "lstat", "readlink", "stat", "statvfs")
 _HOUSE = ("kingdom.", "tests.")
-# This module writes files on behalf of its caller.
+# These modules access files on behalf of their callers.
 _HELPERS = {__name__, "kingdom.atomic_write"}
 _SANDBOX = "bwrap"
 
@@ -109,17 +109,17 @@ class _Observer:
         if program == _SANDBOX:
             return
         for word in (cwd or "", *argv):
-            # The folder itself counts, too, because the program can reach everything in it.
+            # Record the folder itself, because the program can reach everything in it.
             self._note("run", f"{os.fsdecode(word)}/.", None, program)
 
     def _note(self, what: str, path: Any, folder: int | None, who: str = "") -> None:
-        name = self._whole(path, folder)
+        name = self._absolute(path, folder)
         found = _CHANGEABLE.fullmatch(name.removeprefix(f"{self._directory}/")) if name else None
         if found and name.startswith(self._directory):
             access = Access(who or _module(), what, found["name"])
             os.write(self._notes, f"{json.dumps(access._asdict())}\n".encode())
 
-    def _whole(self, path: Any, folder: int | None) -> str:
+    def _absolute(self, path: Any, folder: int | None) -> str:
         """Return the absolute path, or an empty string if the argument is not a path."""
         if isinstance(path, int):
             return self._linked(f"/proc/self/fd/{path}")

@@ -47,7 +47,7 @@ class BarredBus(WrappedBus):
 
 
 class Barrier:
-    """Holds the first transaction that a test picks until the test lets it go."""
+    """Blocks each transaction that `picks` selects until the test opens the barrier."""
 
     def __init__(self, picks: Callable[[Transaction], bool]) -> None:
         self._picks = picks
@@ -59,7 +59,7 @@ class Barrier:
         return BarredBus(bus, self._hold)
 
     async def reached(self) -> None:
-        """Wait until something is held here."""
+        """Wait until a transaction is blocked here."""
         await asyncio.wait_for(self._reached.wait(), PATIENCE_SECONDS)
 
     def open(self) -> None:

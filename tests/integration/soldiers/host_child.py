@@ -26,7 +26,7 @@ from tests.integration.soldiers.file_accesses import note_accesses
 from tests.integration.soldiers.host_barriers import BarredBus, publishes
 from tests.integration.soldiers.processes import MARK
 
-# A host that was stopped checks its registration soon, although its lease is long.
+# Renew often although the lease is long, so that a host that was suspended soon checks its registration.
 _RENEWED_EVERY_SECONDS = 0.5
 
 
@@ -61,7 +61,7 @@ def _confined_with(files: Path) -> AgentEnvironment:
 
 
 def _freezing_at(bus: Bus, event_type: str, number: int) -> Bus:
-    """Return a bus on which this process stops itself before it commits the n-th event of a type."""
+    """Return a bus that suspends this process before it commits the n-th event of a type."""
     seen = itertools.count(1)
 
     async def freeze(transaction: Transaction) -> None:

@@ -53,7 +53,7 @@ from tests.unit.workflow.model.invariants import STOPPED, contradictions
 
 ANNA = "anna"
 APP = "app"
-# No host of a test loses its lease by itself, however slow the machine is.
+# Long enough that no host loses its lease because the machine is slow.
 LEASE = timedelta(minutes=5)
 _POLL = timedelta(milliseconds=20)
 _WATCH_EVERY = timedelta(milliseconds=100)
@@ -102,7 +102,7 @@ class WaitPoint:
 
 
 class HostScene:
-    """A store with a running engine. Hosts have directories below one folder, and their agents carry one mark."""
+    """A store with a running engine. All hosts have directories in one folder, and all agents have the same mark."""
 
     def __init__(self, backend: BackendUnderTest, bus: Bus, folder: Path, stack: AsyncExitStack) -> None:
         self.backend = backend

@@ -13,7 +13,7 @@ async def nothing() -> None:
 
 
 class InterceptedAgents(AgentClient):
-    """A client that calls a function before it interrupts or stops an agent. An error of the function prevents it.
+    """A client that calls a function before it interrupts or stops an agent. If the function fails, so does the call.
 
     `graces` lists how much time each agent got to stop.
     """

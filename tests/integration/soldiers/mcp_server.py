@@ -7,7 +7,7 @@ import sys
 
 def serve(manner: str, *words: str) -> None:
     """Serve until the process is ended."""
-    from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - it is slow, and to crash or hang needs none of it
+    from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - slow to import, and not needed to crash or hang
 
     server = MCPServer("shelf")
 

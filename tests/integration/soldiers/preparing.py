@@ -1,7 +1,4 @@
-"""Prepare many trees at once: `python -m tests.integration.soldiers.preparing HOST SOURCE FIRST END`.
-
-The tree with the number END is not prepared.
-"""
+"""Prepare many trees at once: `python -m tests.integration.soldiers.preparing HOST SOURCE FIRST END` (END excluded)."""
 
 import asyncio
 import sys

@@ -29,10 +29,10 @@ def marked(mark: str) -> list[str]:
 
 
 def growing_limits() -> Iterator[timedelta]:
-    """Yield growing time limits, until one is long enough for a hanging program to start."""
+    """Yield growing time limits. The test leaves the loop when the hanging program had time to start."""
     for number in range(6):
         yield timedelta(seconds=0.2 * 4**number)
-    pytest.fail("it never began")
+    pytest.fail("the program did not start within any of the time limits")
 
 
 async def until_runs(mark: str, words: str) -> None:
@@ -54,7 +54,7 @@ async def cancel_while_it_starts(act: Coroutine[Any, Any, Any], mark: str, words
         while not marked(mark):  # noqa: ASYNC110 - processes send no notification
             await asyncio.sleep(0)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    # The event loop is blocked in the meantime.
+    # Block the event loop on purpose, so that the caller does not learn that the process runs.
     while not any(command.startswith(words) for command in marked(mark)):
         assert time.monotonic() < deadline, marked(mark)
         time.sleep(0.01)  # noqa: ASYNC251

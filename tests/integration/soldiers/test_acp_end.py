@@ -9,7 +9,7 @@ from tests.contract.agents.stage import AT_ONCE
 from tests.integration.soldiers.acp_scene import Scene
 
 
-async def test_the_tools_are_closed_even_if_the_end_cannot_be_recorded(tmp_path: Path) -> None:
+async def test_the_tools_of_an_agent_are_closed_even_if_its_end_cannot_be_recorded(tmp_path: Path) -> None:
     async def no_verdict(_: str) -> None:
         return None
 

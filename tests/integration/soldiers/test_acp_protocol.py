@@ -136,7 +136,7 @@ async def test_a_limit_of_the_vendor_shows_its_end(scene: Scene) -> None:
     assert caught.value.reason == message
 
 
-async def test_the_tokens_of_a_turn_have_their_price(scene: Scene) -> None:
+async def test_a_turn_costs_the_price_of_its_tokens(scene: Scene) -> None:
     agent = await scene.start()
     usage = {"totalTokens": 0, "inputTokens": 30_000, "cachedReadTokens": 10_000, "outputTokens": 1_000}
     reported = await take(agent, used(10_000), used(20_000), end(usage=usage))
@@ -145,12 +145,12 @@ async def test_the_tokens_of_a_turn_have_their_price(scene: Scene) -> None:
     assert scene.entries("answered")[-1]["cacheReadTokens"] == 10_000
 
 
-async def test_a_turn_without_a_result_costs_nothing_regardless_of_the_meter(scene: Scene) -> None:
+async def test_used_tokens_cost_nothing_if_the_turn_ends_without_a_usage_report(scene: Scene) -> None:
     agent = await scene.start()
     assert (await take(agent, used(10_000), used(10_000), end()))[-1] == TurnAnswer("", 0.0)
 
 
-async def test_a_model_without_a_price_has_the_highest_price(scene: Scene) -> None:
+async def test_a_model_without_a_known_price_is_charged_at_the_highest_price(scene: Scene) -> None:
     agent = await scene.start(model="unheard-of")
     usage = {"totalTokens": 0, "inputTokens": 1_000_000, "outputTokens": 0}
     assert (await take(agent, end(usage=usage)))[-1] == TurnAnswer("", 20.0)
@@ -162,7 +162,7 @@ async def test_the_cost_source_quota_reads_the_tokens_from_the_meta_field(scene:
     assert (await take(agent, end(_meta=meta)))[-1] == TurnAnswer("", 0.2)
 
 
-async def test_the_cost_of_a_killed_turn_is_in_the_next_if_the_agent_counts_per_session(scene: Scene) -> None:
+async def test_if_costs_are_counted_per_session_the_cost_of_a_killed_turn_is_in_the_next_turn(scene: Scene) -> None:
     profile = replace(PLAIN, cost_source=CostSource.SESSION)
 
     def spent(usd: float) -> dict[str, Any]:
@@ -277,7 +277,7 @@ async def test_the_files_of_a_profile_are_written_for_each_start(scene: Scene) -
     assert (folder / "GUIDE.md").read_text() == "Costs $5 and {more}."
 
 
-async def test_a_link_that_an_agent_has_left_is_not_written_through(scene: Scene) -> None:
+async def test_files_of_a_profile_are_not_written_through_a_link_of_an_agent(scene: Scene) -> None:
     elsewhere = scene.folder / "elsewhere"
     elsewhere.mkdir()
     (scene.home / ".kingdom-agents").symlink_to(elsewhere)

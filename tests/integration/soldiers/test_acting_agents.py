@@ -115,7 +115,7 @@ async def test_without_the_sandbox_a_swapped_folder_leaks_files_that_the_host_ca
 
 
 def link_to(name: str) -> Callable[[Path, Path], None]:
-    """Return a script that replaces a file of git with a link to a file of the operator."""
+    """Return a function that replaces a file of git with a link to a file of the operator."""
 
     def lay(own: Path, victim: Path) -> None:
         place = own / name
@@ -126,7 +126,7 @@ def link_to(name: str) -> Callable[[Path, Path], None]:
     return lay
 
 
-def head_on_the_branch_of_another(own: Path, _: Path) -> None:
+def head_on_the_branch_of_another_tree(own: Path, _: Path) -> None:
     (own / "HEAD").write_text("ref: refs/heads/kingdom/wf1/tree2\n")
 
 
@@ -134,7 +134,7 @@ def head_on_the_base(own: Path, _: Path) -> None:
     (own / "HEAD").write_text("ref: refs/remotes/origin/main\n")
 
 
-def branch_that_leads_to_that_of_another(own: Path, _: Path) -> None:
+def branch_that_refers_to_the_branch_of_another_tree(own: Path, _: Path) -> None:
     (own / "refs/heads/kingdom/wf1/tree1").write_text("ref: refs/heads/kingdom/wf1/tree2\n")
 
 
@@ -155,7 +155,12 @@ def hooks_and_configuration(own: Path, victim: Path) -> None:
 LEFT = [
     *(link_to(name) for name in ("COMMIT_EDITMSG", "logs/HEAD", "HEAD", "index", "index.new", "packed-refs")),
     *(link_to(name) for name in ("refs/heads/kingdom/wf1/tree1", "logs/refs/heads/kingdom/wf1/tree1")),
-    *(head_on_the_branch_of_another, head_on_the_base, branch_that_leads_to_that_of_another, hooks_and_configuration),
+    *(
+        head_on_the_branch_of_another_tree,
+        head_on_the_base,
+        branch_that_refers_to_the_branch_of_another_tree,
+        hooks_and_configuration,
+    ),
 ]
 
 
@@ -184,11 +189,11 @@ def refs(host: Path, tree: CheckoutSpec) -> list[str]:
     return [line for line in run("for-each-ref", cwd=bare(host, tree)).splitlines() if not line.endswith(tree.branch)]
 
 
-def a_pipe_for_attributes(path: Path) -> None:
+def gitattributes_is_a_pipe(path: Path) -> None:
     os.mkfifo(path / ".gitattributes")
 
 
-def a_pipe_for_what_is_ignored(path: Path) -> None:
+def gitignore_is_a_pipe(path: Path) -> None:
     (path / "folder").mkdir()
     os.mkfifo(path / "folder" / ".gitignore")
 
@@ -221,8 +226,8 @@ def a_file_that_is_too_large(path: Path) -> None:
 
 
 TRAPS = {
-    a_pipe_for_attributes: r"\.gitattributes is not a regular file",
-    a_pipe_for_what_is_ignored: r"folder/\.gitignore is not a regular file",
+    gitattributes_is_a_pipe: r"\.gitattributes is not a regular file",
+    gitignore_is_a_pipe: r"folder/\.gitignore is not a regular file",
     a_repository_whose_head_is_a_pipe: "nested/ has a .git that git would wait for",
     a_folder_that_cannot_be_read: "shut/ cannot be read",
     a_path_that_is_too_long: "d/d+.*cannot be read",
@@ -243,7 +248,7 @@ async def test_a_file_that_git_would_wait_for_or_skip_fails_the_commit_and_is_na
         await trees.diff(tree, await trees.base_commit(tree))
 
 
-@pytest.mark.parametrize("lay", [lay for lay in TRAPS if lay is not a_pipe_for_attributes])
+@pytest.mark.parametrize("lay", [lay for lay in TRAPS if lay is not gitattributes_is_a_pipe])
 async def test_a_file_that_git_would_wait_for_or_skip_may_be_in_an_ignored_folder(
     trees: RunCheckouts, host: Path, source: Path, lay: Callable[[Path], None]
 ) -> None:
@@ -264,7 +269,7 @@ async def test_a_changed_file_with_unchanged_times_is_committed(trees: RunChecko
     index = git_directory_of(tree.path) / "index"
     file.write_text("like 0\n")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    # With unchanged times: only the content shows the difference.
+    # The times stay the same, so only the content shows the change.
     run("update-index", "--assume-unchanged", "file0.txt", cwd=tree.path)
     assert index.exists()
     assert await trees.changed_files([tree]) == ["app/file0.txt"]

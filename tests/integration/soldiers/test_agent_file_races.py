@@ -38,9 +38,10 @@ CALLS = (
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """An action of the host in a WorkSpace, done safely and plainly, while the path `swapped` there is swapped.
+    """An action of the host in a WorkSpace, while an agent swaps the path `swapped` there.
 
-    Both functions return what they read.
+    `safely` is the function of the host, and `plainly` does the same with plain file operations. Both return the text
+    that they read.
     """
 
     swapped: str
@@ -103,7 +104,7 @@ class SwapInjector:
 
     @contextmanager
     def at(self, call: int, race: Race, place: Path, *, brief: bool) -> Iterator[None]:
-        """Swap before the call of this number, counted from 0, in the block."""
+        """Swap before the n-th system call in the block, counted from 0."""
         name, outside = place / "space" / race.swapped, outside_of(race, place)
         aside = name.with_name("aside")
 
@@ -142,7 +143,7 @@ def test_a_swap_before_any_system_call_reaches_nothing_outside(
     race, injector = RACES[name], SwapInjector(monkeypatch)
 
     def wins(act: Callable[[Path], object]) -> list[int]:
-        """Return before which calls a swap wins."""
+        """Return the numbers of the calls before which a swap reaches something outside."""
         won = []
         for call in count():
             place = make_place(tmp_path / str(next(NUMBERS)))

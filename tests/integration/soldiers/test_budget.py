@@ -34,7 +34,7 @@ SUCCESS = reports(status="success", summary="done")
 # The first Work stays within the budget. The turn of the second exceeds it and has more steps.
 CHEAP = work("cheap", SUCCESS, {"cost": 0.25})
 COSTLY = work("dear", SUCCESS, {"cost": 0.5}, {"run": "true"}, {"cost": 0.5}, {"wait_for": "may-go"}, {"cost": 0.25})
-# A model is asked again for the response that exceeded the budget, because its effect has not happened.
+# Claude asks its model again for the response that exceeded the budget, because that response had no effect yet.
 COST_IN_ALL = {"scripted": 1.5, "claude": 2.0}
 
 
@@ -154,7 +154,7 @@ async def test_a_run_that_hits_its_budget_stops_within_the_turn_and_the_ledger_h
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)
 @pytest.mark.parametrize("agent", ["scripted", "claude"])
-async def test_nothing_is_asked_of_the_model_once_the_budget_is_spent(
+async def test_no_request_is_sent_to_the_model_once_the_budget_is_spent(
     court: CourtScene, model: ModelStub, agent: AgentName
 ) -> None:
     tried = ({"write": "app/tried.txt"}, {"answer": "done"})

@@ -1,4 +1,4 @@
-"""The changed paths of a checkpoint, which protect paths, come from the clone of the host."""
+"""The changed paths of a checkpoint, by which protected paths are found, are read from the clone of the host."""
 
 from pathlib import Path
 
@@ -6,7 +6,9 @@ from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
 from tests.integration.soldiers.sources import a_tree, checkpointed, make_source
 
 
-async def test_the_list_is_complete_or_missing(trees: RunCheckouts, host: Path, tmp_path: Path) -> None:
+async def test_the_list_of_changed_paths_is_complete_or_missing_if_it_is_too_long(
+    trees: RunCheckouts, host: Path, tmp_path: Path
+) -> None:
     tree = a_tree(host, make_source(tmp_path / "app", 3))
     await trees.prepare([tree])
     (tree.path / "file0.txt").write_text("changed\n")

@@ -129,7 +129,7 @@ def test_a_session_file_shows_an_answer_in_all_its_parts(home: dict[str, str]) -
     ],
     ids=["in a tool", "an error", "interrupted"],
 )
-def test_the_last_entry_of_a_session_file_is_not_always_an_answer(home: dict[str, str], last: TranscriptEntry) -> None:
+def test_a_last_entry_of_another_kind_is_not_taken_for_an_answer(home: dict[str, str], last: TranscriptEntry) -> None:
     assert (
         read_answer(write_own(home, prompted("u1"), assistant_entry("half", message="m0", stop="tool_use"), last), "u1")
         is None
@@ -171,7 +171,7 @@ def test_tool_calls_are_found_in_every_form_of_entry(home: dict[str, str]) -> No
     assert record.mentions("toolu_3")
 
 
-def test_a_session_file_is_searched_until_it_is_found_and_again_once_it_is_gone(
+def test_a_session_file_is_searched_until_it_is_found_and_again_after_it_was_replaced(
     home: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[AgentFile | None] = []

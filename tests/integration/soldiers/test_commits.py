@@ -71,7 +71,7 @@ async def test_every_change_of_files_is_committed_as_git_would(
     assert run("status", "--porcelain", cwd=tree.path) == ""
 
 
-async def test_checked_files_have_the_bytes_of_a_checkout_of_the_commit(
+async def test_after_a_commit_the_files_have_the_bytes_of_a_new_checkout(
     trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     (source / ".gitattributes").write_text("*.sh ident\n*.bat eol=crlf\n")
@@ -87,7 +87,7 @@ async def test_checked_files_have_the_bytes_of_a_checkout_of_the_commit(
     assert os.access(tree.path / "run.sh", os.X_OK)
     assert (tree.path / "run.bat").read_bytes() == b"exit 1\r\n"
     assert await trees.changed_files([tree]) == []
-    # Git considers both unchanged.
+    # To git, both files are unchanged.
     (tree.path / "run.sh").write_text("# $Id: exit 0 $\nexit 1\n")
     (tree.path / "run.bat").write_text("exit 1\n")
     assert await trees.changed_files([tree]) == ["app/run.bat", "app/run.sh"]

@@ -79,7 +79,7 @@ def test_too_many_files_and_too_deep_folders_are_refused(tmp_path: Path, monkeyp
 
 @pytest.fixture
 async def host(scene: HostScene, monkeypatch: pytest.MonkeyPatch) -> HostScene:
-    """A host whose runs have 8 MiB, and which checks them all the time."""
+    """A host that allows each run 8 MiB of disk, and measures it every 50 ms."""
     monkeypatch.setattr(disk_quota, "_PAUSE_SECONDS", 0.05)
     await scene.start_host(agent_environment=AgentEnvironment(profile=SandboxProfile.OFF, disk_mib=8))
     return scene

@@ -154,7 +154,7 @@ async def test_a_host_that_is_not_named_is_reached_only_without_the_check_of_nam
 
 
 @pytest.mark.parametrize("found", [[INNER], [INTERNET, INNER], [INNER, INTERNET]])
-async def test_an_inner_address_is_reached_only_without_the_check_of_addresses(
+async def test_a_private_address_is_reached_only_without_the_check_of_addresses(
     tmp_path: Path, certificate: Path, web: Web, monkeypatch: pytest.MonkeyPatch, found: list[str]
 ) -> None:
     client = ProxiedClient(tmp_path, certificate, web.port, resolve=lambda _: found)
@@ -165,7 +165,7 @@ async def test_an_inner_address_is_reached_only_without_the_check_of_addresses(
         assert await client.fetch(proxy) == f"hello from {found[0]}"
 
 
-async def test_a_name_that_resolves_differently_the_second_time_is_resolved_only_once(
+async def test_the_proxy_connects_to_the_address_that_it_checked_even_if_the_name_is_rebound(
     tmp_path: Path, certificate: Path, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[str] = []
@@ -343,7 +343,7 @@ async def test_nothing_is_left_when_a_proxy_is_closed(client: ProxiedClient) -> 
     assert client.outcomes()[-1] == ("closed", NAMED, "its program has ended")
 
 
-# After fewer turns of the event loop, the proxy has not accepted the connection yet.
+# After fewer than two turns of the event loop, the proxy has not accepted the connection yet.
 @pytest.mark.parametrize("turns", range(2, 8))
 async def test_a_connection_that_arrives_while_a_proxy_closes_is_closed_too(client: ProxiedClient, turns: int) -> None:
     async with client.proxy() as proxy:

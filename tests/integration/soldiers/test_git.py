@@ -28,11 +28,11 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def brief_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give git only a moment to end by itself: here it never does."""
+    """Shorten the grace period of git, because git never ends by itself here."""
     monkeypatch.setattr(running_git, "_GRACE_SECONDS", 0.1)
 
 
-async def test_a_git_that_takes_too_long_is_killed_with_its_children_and_not_begun_again(
+async def test_a_git_that_takes_too_long_is_killed_with_its_children_and_not_started_again(
     tmp_path: Path, home: Path
 ) -> None:
     begun: list[timedelta] = []

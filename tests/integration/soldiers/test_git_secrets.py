@@ -107,7 +107,7 @@ async def test_git_lfs_is_never_run_regardless_of_its_configuration(tmp_path: Pa
     assert not ran.exists()
 
 
-async def test_the_configuration_of_the_machine_does_not_count(tmp_path: Path) -> None:
+async def test_git_ignores_the_configuration_of_the_machine(tmp_path: Path) -> None:
     shown = await run_git("config", "--list", "--show-scope", cwd=tmp_path, home=tmp_path)
     assert "command\t" in shown
     assert "system\t" not in shown

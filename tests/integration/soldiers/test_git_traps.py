@@ -1,4 +1,4 @@
-"""Traps that an agent leaves in a checkout, so that git reads or runs what the agent cannot reach."""
+"""Traps that an agent leaves in a checkout to make git read or run files that the agent cannot reach."""
 
 import os
 from contextlib import suppress
@@ -32,8 +32,8 @@ async def tree(trees: RunCheckouts, host: Path, source: Path) -> CheckoutSpec:
 
 
 async def released_without_leak(trees: RunCheckouts, host: Path, tree: CheckoutSpec, other: Path) -> bool:
-    """Release a checkout, and check that the clone, which the next agent reads, has nothing foreign."""
-    # If the release fails, a person must check the checkout.
+    """Release a checkout. Return whether the clone, which the next agent reads, has nothing of the other repository."""
+    # The release may refuse a checkout with a trap. Then a person must look at it.
     with suppress(ProgramFailed):
         await trees.release(tree, "end")
     objects = run("cat-file", "--batch-all-objects", "--batch-check=%(objectname)", cwd=bare(host, tree))
@@ -48,7 +48,7 @@ def a_pointer(tree: CheckoutSpec, other: Path) -> None:
     (tree.path / "nested" / ".git").write_text(f"gitdir: {other}/.git\n")
 
 
-def links_for_all_its_parts(tree: CheckoutSpec, other: Path) -> None:
+def links_for_all_parts_of_the_git_directory(tree: CheckoutSpec, other: Path) -> None:
     git = tree.path / "nested" / ".git"
     git.mkdir()
     for name in ("objects", "refs", "HEAD", "packed-refs"):
@@ -62,7 +62,7 @@ def a_common_folder_elsewhere(tree: CheckoutSpec, other: Path) -> None:
     (git / "HEAD").write_text("ref: refs/heads/main\n")
 
 
-def objects_of_others(tree: CheckoutSpec, other: Path) -> None:
+def alternates_of_another_repository(tree: CheckoutSpec, other: Path) -> None:
     path = tree.path / "nested"
     run("init", "--quiet", "-b", "main", cwd=path)
     (path / ".git/objects/info/alternates").write_text(f"{other}/.git/objects\n")
@@ -70,7 +70,14 @@ def objects_of_others(tree: CheckoutSpec, other: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "lay", [a_link, a_pointer, links_for_all_its_parts, a_common_folder_elsewhere, objects_of_others]
+    "lay",
+    [
+        a_link,
+        a_pointer,
+        links_for_all_parts_of_the_git_directory,
+        a_common_folder_elsewhere,
+        alternates_of_another_repository,
+    ],
 )
 async def test_a_nested_repository_brings_nothing_from_another_repository(
     trees: RunCheckouts, host: Path, tree: CheckoutSpec, other: Path, lay: object

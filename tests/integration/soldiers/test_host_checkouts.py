@@ -55,20 +55,22 @@ async def test_a_checkout_is_not_removed_while_the_checks_of_its_run_continue(sc
     check = f"touch {point.is_there}; until test -e {point.may_go}; do sleep 0.02; done"
     workflow = await _begin_with_lib_for_later(scene, verify=(check,))
     await point.reached()
-    await _take_lib_out(scene, workflow)
+    await _remove_lib_from_the_run(scene, workflow)
     await _assert_release_waits(scene, workflow)
     point.release()
     await _assert_released_after(scene, workflow, answers.WorkVerified)
 
 
 @ONE_BACKEND
-async def test_a_checkout_is_not_removed_while_the_agent_of_its_run_ends_for_the_checks(scene: HostScene) -> None:
+async def test_a_checkout_is_not_removed_while_the_agent_of_its_run_is_stopped_before_the_checks(
+    scene: HostScene,
+) -> None:
     delayed_stop = DelayedStop()
     await scene.start_host(client=InterceptedAgents(ScriptedAgentClient(), before_stop=delayed_stop))
     workflow = await _begin_with_lib_for_later(scene)
     await scene.until_true(workflow, lambda now: now.works[0].verification.status is VerificationStatus.RUNNING)
-    await _take_lib_out(scene, workflow)
-    # The engine sends this command later, but a host must not rely on that.
+    await _remove_lib_from_the_run(scene, workflow)
+    # The engine would send this command only after the checks, but a host must not rely on that.
     await _release_lib_at_once(scene, workflow)
     await _assert_release_waits(scene, workflow)
     delayed_stop.may_end.set()
@@ -81,7 +83,7 @@ async def test_a_checkout_is_removed_while_an_agent_is_at_work(scene: HostScene)
     point = scene.wait_point("one")
     workflow = await _begin_with_lib_for_later(scene, *point.steps)
     await point.reached()
-    await _take_lib_out(scene, workflow)
+    await _remove_lib_from_the_run(scene, workflow)
     await scene.until_true(workflow, lambda now: _lib_tree(now).status is WorkTreeStatus.RELEASED)
     assert not _lib(scene, workflow).exists()
     point.release()
@@ -94,7 +96,7 @@ async def test_the_checkouts_of_a_moved_run_are_removed_and_its_files_are_kept(s
     moved, stays = [await _prepared(scene) for _ in range(2)]
     await scene.stop_host(host)
     (scene.tree(moved) / "late.txt").write_text("never committed\n")
-    await _go_elsewhere(scene, moved)
+    await _place_on_another_host(scene, moved)
     await scene.start_host()
     await _until_nothing_is_left(scene, moved)
     rescued = run("for-each-ref", "--format=%(refname)", f"refs/kingdom/rescue/{moved.id}", cwd=scene.bare()).strip()
@@ -149,7 +151,7 @@ async def _prepared(scene: HostScene) -> Workflow:
     return await scene.until(workflow, WorkflowStatus.READY)
 
 
-async def _go_elsewhere(scene: HostScene, workflow: Workflow) -> None:
+async def _place_on_another_host(scene: HostScene, workflow: Workflow) -> None:
     await register_host(scene.bus, "host-b", 1, LEASE, instance="another")
     await _rewrite(scene, workflow, lambda now: setattr(now, "placement", Placement(host="host-b", epoch=2)))
 
@@ -176,7 +178,7 @@ async def _begin_with_lib_for_later(scene: HostScene, *steps: dict[str, Any], ve
     return await scene.begin(first, second, git_refs=())
 
 
-async def _take_lib_out(scene: HostScene, workflow: Workflow) -> None:
+async def _remove_lib_from_the_run(scene: HostScene, workflow: Workflow) -> None:
     first, second = workflow.works
     changed = msgspec.structs.replace(second.definition, git_refs=_refs(APP))
     changes = (

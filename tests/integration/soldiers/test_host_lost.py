@@ -48,7 +48,7 @@ async def test_a_run_continues_elsewhere_from_its_last_checkpoint_and_the_lost_h
     assert report.read_text() == "# Report of one\n"
     assert scene.processes("host-a") != []
 
-    await _comes_back(scene, lost, completed)
+    await _continue_frozen_host(scene, lost, completed)
 
 
 @ONE_BACKEND
@@ -63,7 +63,7 @@ async def test_the_pending_answer_of_a_lost_host_is_logged_and_ignored(scene: Ho
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
     before = await scene.record(completed)
 
-    await _comes_back(scene, lost, completed)
+    await _continue_frozen_host(scene, lost, completed)
 
     late: list[LogEntry] = []
 
@@ -82,7 +82,7 @@ async def test_the_pending_answer_of_a_lost_host_is_logged_and_ignored(scene: Ho
 async def test_a_run_whose_checkpoints_stay_on_its_host_waits_until_the_host_is_back(scene: HostScene) -> None:
     lost = await scene.start_child("host-a")
     point = scene.wait_point("two")
-    workflow = await scene.begin(writes("one"), _counts("two", point))
+    workflow = await scene.begin(writes("one"), _appends_once("two", point))
     await point.reached()
     await scene.start_host("host-b")
 
@@ -99,7 +99,7 @@ async def test_a_run_whose_checkpoints_stay_on_its_host_waits_until_the_host_is_
     point.release()
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
     assert not scene.folders("host-b").run(workflow.id).exists()
-    _assert_nothing_twice(scene, completed, completed.works[1])
+    _assert_no_step_was_repeated(scene, completed, completed.works[1])
 
 
 async def test_a_killed_host_leaves_no_process_and_continues_after_the_last_finished_step(scene: HostScene) -> None:
@@ -117,7 +117,7 @@ async def test_a_host_that_is_asked_to_end_leaves_no_process_and_continues_when_
 async def _assert_continues_after(scene: HostScene, host: Child, end: signal.Signals) -> None:
     """End a host in the middle of a query. After its restart it must continue in the same session."""
     point = scene.wait_point("one")
-    workflow = await scene.begin(_counts("one", point), writes("two"))
+    workflow = await scene.begin(_appends_once("one", point), writes("two"))
     await point.reached()
     session = (await scene.show(workflow)).works[0].agent.session
 
@@ -132,16 +132,16 @@ async def _assert_continues_after(scene: HostScene, host: Child, end: signal.Sig
         TranscriptFinding.UNFINISHED
     ]
     assert completed.works[0].agent.session == session
-    _assert_nothing_twice(scene, completed, completed.works[0])
+    _assert_no_step_was_repeated(scene, completed, completed.works[0])
 
 
-def _counts(name: str, point: WaitPoint) -> WorkDefinition:
-    """Return a Work that would show if one of its steps was taken twice."""
+def _appends_once(name: str, point: WaitPoint) -> WorkDefinition:
+    """Return a Work whose file shows if one of its steps was executed twice."""
     path = f"{APP}/{name}.txt"
     return work(name, task({"append": path, "text": "before\n"}, *point.steps, {"append": path, "text": "after\n"}))
 
 
-def _assert_nothing_twice(scene: HostScene, workflow: Workflow, counted: Work) -> None:
+def _assert_no_step_was_repeated(scene: HostScene, workflow: Workflow, counted: Work) -> None:
     name = counted.definition.name
     assert (scene.tree(workflow) / f"{name}.txt").read_text() == "before\nafter\n"
     steps = [entry["step"] for entry in scene.transcript(counted) if "step" in entry]
@@ -149,7 +149,7 @@ def _assert_nothing_twice(scene: HostScene, workflow: Workflow, counted: Work) -
     assert counted.tasks[0].query.status is QueryStatus.RESPONDED
 
 
-async def _comes_back(scene: HostScene, lost: Child, workflow: Workflow) -> None:
+async def _continue_frozen_host(scene: HostScene, lost: Child, workflow: Workflow) -> None:
     """Let a frozen host continue: its agents end, it registers again, and the record of its former run is unchanged."""
     before = await scene.record(workflow)
     lost.signal(signal.SIGCONT)

@@ -116,7 +116,7 @@ async def test_the_cost_of_a_turn_is_reported_before_the_end_of_its_agent(
             return await take_turn(agent, *turn, **more)
         except AgentGone:
             await agent.wait_for_end()
-            # Others that wait for the end of the agent run first.
+            # Let all other tasks that wait for the end of the agent run first.
             for _ in range(100):
                 await asyncio.sleep(0)
             raise

@@ -16,7 +16,7 @@ from tests.unit.workflow.model.invariants import contradictions
 
 
 @pytest.mark.both_stores
-async def test_an_answer_that_arrives_after_a_cancel_still_counts(scene: HostScene) -> None:
+async def test_an_answer_that_arrives_after_a_cancel_is_still_recorded(scene: HostScene) -> None:
     barrier = Barrier(lambda transaction: publishes(transaction, answers.QueryResponded.__name__))
     cancelled = await _cancel_at(scene, barrier)
     assert cancelled.works[0].tasks[0].query.status is QueryStatus.RESPONDED
@@ -70,7 +70,7 @@ async def test_a_checkpoint_that_is_being_taken_is_finished_before_a_run_is_canc
 
 
 async def test_a_cancel_after_the_last_checkpoint_changes_nothing(scene: HostScene) -> None:
-    """The run is over in the very step that takes its last checkpoint, so there is no moment in between."""
+    """The step that takes the last checkpoint also ends the run, so a cancel cannot arrive in between."""
     await scene.start_host()
     workflow = await scene.begin(writes("one", report=False))
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)

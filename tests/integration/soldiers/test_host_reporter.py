@@ -1,4 +1,4 @@
-"""The replies of a host reach the store in order, whatever happens in between."""
+"""The replies of a host reach the store in order, despite conflicts, outages and replies that cannot be stored."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,19 +28,19 @@ async def nothing(_: Transaction) -> None:
 
 @dataclass
 class Refusal:
-    """Refuses the first transactions that verify a Work, up to a number."""
+    """Raises an error in the first transactions that report a Work as verified, as many times as requested."""
 
     work_id: str
     error: KingdomError
     times: int
 
     async def __call__(self, transaction: Transaction) -> None:
-        if self.times and verifies(transaction, self.work_id):
+        if self.times and reports_as_verified(transaction, self.work_id):
             self.times -= 1
             raise self.error
 
 
-def verifies(transaction: Transaction, work_id: str) -> bool:
+def reports_as_verified(transaction: Transaction, work_id: str) -> bool:
     published = (copy.envelope for copy in transaction.changes.copies.values())
     return any(each.type == VERIFIED and each.payload["workId"] == work_id for each in published)
 
@@ -49,7 +49,7 @@ class ReporterScene:
     """A running reporter on a store without an engine, so that all its replies stay there."""
 
     def __init__(self, bus: Bus) -> None:
-        self.before_the_store_is_away: int | None = None
+        self.transactions_before_outage: int | None = None
         self.before_commit: BeforeCommit = nothing
         self.bus = bus
         self.reporter = Reporter(BarredBus(bus, self._refuse))
@@ -85,11 +85,11 @@ class ReporterScene:
 
     async def _refuse(self, transaction: Transaction) -> None:
         await self.before_commit(transaction)
-        if self.before_the_store_is_away == 0:
-            self.before_the_store_is_away = None
+        if self.transactions_before_outage == 0:
+            self.transactions_before_outage = None
             raise Unavailable("the store is away")
-        if self.before_the_store_is_away:
-            self.before_the_store_is_away -= 1
+        if self.transactions_before_outage:
+            self.transactions_before_outage -= 1
 
 
 @asynccontextmanager
@@ -125,7 +125,7 @@ async def test_all_replies_arrive_in_order_and_close_their_commands(backend: Bac
 
 
 @ONE_BACKEND
-async def test_a_reply_to_a_command_given_up_does_not_delay_the_others(backend: BackendUnderTest) -> None:
+async def test_a_reply_to_an_abandoned_command_does_not_delay_the_others(backend: BackendUnderTest) -> None:
     async with at_work(backend) as scene:
         given_up, command = await scene.accepted("one"), await scene.accepted("two")
         await scene.give_up(given_up)
@@ -142,9 +142,9 @@ async def test_no_reply_is_lost_if_the_store_becomes_unavailable(
     async with at_work(backend) as scene:
         given_up, command = await scene.accepted("one"), await scene.accepted("two")
         await scene.give_up(given_up)
-        scene.before_the_store_is_away = transactions_before
+        scene.transactions_before_outage = transactions_before
         await scene.send(verified("late", given_up), verified("w1", command))
-        assert scene.before_the_store_is_away is None
+        assert scene.transactions_before_outage is None
         assert await scene.received_works() == ["w1"]
         assert await scene.state_of(command) == ANSWERED
 
@@ -177,7 +177,7 @@ async def test_no_reply_is_lost_after_conflicts_with_other_transactions(
 
 @ONE_BACKEND
 @pytest.mark.parametrize("tries_before", [0, 1])
-async def test_a_command_given_up_while_it_is_answered_gets_no_reply(
+async def test_a_command_that_is_abandoned_while_it_is_answered_gets_no_reply(
     backend: BackendUnderTest, tries_before: int
 ) -> None:
     async with at_work(backend) as scene:
@@ -186,7 +186,7 @@ async def test_a_command_given_up_while_it_is_answered_gets_no_reply(
 
         async def give_up(transaction: Transaction) -> None:
             await refusal(transaction)
-            if verifies(transaction, "w2") and await scene.state_of(given_up) == ACCEPTED:
+            if reports_as_verified(transaction, "w2") and await scene.state_of(given_up) == ACCEPTED:
                 await scene.give_up(given_up)
 
         scene.before_commit = give_up

@@ -77,7 +77,7 @@ def _commit(scene: HostScene, workflow: Workflow, kept: int) -> str:
 
 
 async def _sent_again(scene: HostScene, workflow: Workflow) -> list[str]:
-    """Return the Tasks that were sent after the run was resumed, which names the first of them."""
+    """Return the Tasks that were sent after the resume, and check that its event names the Work of the first one."""
     entries = await scene.logged(workflow, events.WorkflowResumed, events.QuerySent)
     resumed = next(index for index, entry in enumerate(entries) if entry.type == events.WorkflowResumed.__name__)
     sent = entries[resumed + 1 :]
@@ -86,7 +86,7 @@ async def _sent_again(scene: HostScene, workflow: Workflow) -> list[str]:
 
 
 async def _rescued(scene: HostScene, workflow: Workflow) -> dict[str, str]:
-    """Return the files that the rollback found and kept."""
+    """Return the files that the rollback has saved under its rescue ref."""
     (rolled_back,) = await scene.logged(workflow, answers.RolledBack)
     (ref,) = rolled_back.data["rescueRefs"]
     assert ref.startswith(f"refs/kingdom/rescue/{workflow.id}/")

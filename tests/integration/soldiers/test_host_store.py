@@ -25,8 +25,8 @@ from tests.integration.soldiers.host_scene import ANNA, APP, LEASE, HostScene, t
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
 LOOKS_OFTEN = pytest.mark.usefixtures("looks_often")
 ENDS_EARLY = pytest.mark.usefixtures("ends_early")
-# A slow machine must renew it in time, and must end the agents of a host before it expires.
-WIDE = timedelta(seconds=15)
+# Long enough for a slow machine to renew the lease in time, and to end the agents of a host before it expires.
+EXPIRING_LEASE = timedelta(seconds=15)
 MORE_THAN_A_PAGE = 110
 
 
@@ -47,8 +47,8 @@ class Outage:
             raise Unavailable("the store is unavailable")
 
 
-class LostReply:
-    """Commits the first acceptance of a command of a type, but does not tell the host that it was committed."""
+class LostConfirmation:
+    """Commits the first acceptance of a command of a type, but drops the confirmation to the host."""
 
     def __init__(self, command: type[commands.HostCommand]) -> None:
         self.happened = False
@@ -88,7 +88,7 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make agents end after half of a lease that was not renewed."""
-    # If the real share were 1 or more, this one would be too, and the test would fail.
+    # The power keeps a share of 1 or more at 1 or more, so the test fails if the real share is that large.
     monkeypatch.setattr(hosting, "_SAFE_SHARE", hosting._SAFE_SHARE**3)
     monkeypatch.setattr(hosting, "_RENEWALS_PER_LEASE", 15)
 
@@ -120,7 +120,7 @@ async def test_a_host_that_cannot_renew_its_lease_ends_its_agents_before_they_ar
     scene: HostScene,
 ) -> None:
     outage = Outage()
-    await scene.start_host(wrap=outage.wrap, lease=WIDE)
+    await scene.start_host(wrap=outage.wrap, lease=EXPIRING_LEASE)
     point = scene.wait_point("one")
     workflow = await scene.begin(writes("one", *point.steps))
     await point.reached()
@@ -147,8 +147,8 @@ async def test_a_host_that_cannot_renew_its_lease_ends_its_agents_before_they_ar
 async def test_agents_end_before_the_lease_expires_while_its_renewal_hangs(scene: HostScene) -> None:
     await scene.share_checkpoints()
     point = scene.wait_point("one")
-    barrier = Barrier(lambda transaction: point.is_there.exists() and _only_looks(transaction))
-    await scene.start_host("host-a", wrap=barrier.wrap, lease=WIDE)
+    barrier = Barrier(lambda transaction: point.is_there.exists() and _is_search(transaction))
+    await scene.start_host("host-a", wrap=barrier.wrap, lease=EXPIRING_LEASE)
     workflow = await scene.begin(writes("one", *point.steps))
     await barrier.reached()
     assert scene.processes("host-a") != []
@@ -175,7 +175,7 @@ async def test_agents_end_before_the_lease_expires_while_its_renewal_hangs(scene
 
 @LOOKS_OFTEN
 async def test_a_command_with_an_unconfirmed_acceptance_is_executed(scene: HostScene) -> None:
-    lost = LostReply(commands.StartAgent)
+    lost = LostConfirmation(commands.StartAgent)
     await scene.start_host(wrap=lost.wrap)
     workflow = await scene.begin(writes("one", report=False))
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
@@ -187,15 +187,15 @@ async def test_a_command_with_an_unconfirmed_acceptance_is_executed(scene: HostS
 @LOOKS_OFTEN
 async def test_a_prompt_whose_answer_was_lost_is_not_sent_again(scene: HostScene) -> None:
     lost = LostAnswer()
-    assert await _finding_of_forgotten(scene, lost) is TranscriptFinding.ANSWERED
+    assert await _finding_after_loss(scene, lost) is TranscriptFinding.ANSWERED
     assert lost.happened
 
 
 @ONE_BACKEND
 @LOOKS_OFTEN
-async def test_a_prompt_whose_acceptance_was_lost_is_looked_up_and_sent(scene: HostScene) -> None:
-    lost = LostReply(commands.SendQuery)
-    assert await _finding_of_forgotten(scene, lost) is TranscriptFinding.ABSENT
+async def test_a_prompt_whose_acceptance_was_not_confirmed_is_looked_up_and_sent(scene: HostScene) -> None:
+    lost = LostConfirmation(commands.SendQuery)
+    assert await _finding_after_loss(scene, lost) is TranscriptFinding.ABSENT
     assert lost.happened
 
 
@@ -232,8 +232,8 @@ async def test_a_restarted_host_gives_up_all_commands_that_it_had_accepted_befor
 @ONE_BACKEND
 @LOOKS_OFTEN
 async def test_an_unanswered_command_that_is_obsolete_is_not_executed(scene: HostScene) -> None:
-    lost = LostReply(commands.StartAgent)
-    looks = Barrier(lambda transaction: lost.happened and _only_looks(transaction))
+    lost = LostConfirmation(commands.StartAgent)
+    looks = Barrier(lambda transaction: lost.happened and _is_search(transaction))
     await scene.start_host(wrap=lambda bus: looks.wrap(lost.wrap(bus)))
     workflow = await scene.begin(writes("one"))
 
@@ -288,7 +288,7 @@ async def test_commands_accepted_under_an_earlier_placement_are_not_executed(sce
 @ONE_BACKEND
 @LOOKS_OFTEN
 async def test_the_checkout_of_an_ended_run_is_removed_although_the_host_ends_in_between(scene: HostScene) -> None:
-    lost = LostReply(commands.ReleaseWorkTree)
+    lost = LostConfirmation(commands.ReleaseWorkTree)
     host = await scene.start_host(wrap=lost.wrap)
     workflow = await scene.begin(work("one", task({"write": f"{APP}/one.txt"})))
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
@@ -332,8 +332,8 @@ async def test_a_second_host_in_the_same_directory_is_refused(scene: HostScene) 
     assert await scene.host("host-b") is None
 
 
-async def _finding_of_forgotten(scene: HostScene, lost: LostAnswer | LostReply) -> TranscriptFinding:
-    """Run a Task whose prompt is forgotten once. Return what the transcript showed about it before the next try."""
+async def _finding_after_loss(scene: HostScene, lost: LostAnswer | LostConfirmation) -> TranscriptFinding:
+    """Run a Task whose command or answer is lost once. Return what the host then found about its prompt."""
     await scene.start_host(wrap=lost.wrap)
     workflow = await scene.begin(work("one", task({"append": f"{APP}/one.txt", "text": "once\n"})))
     completed = await scene.until(workflow, WorkflowStatus.COMPLETED)
@@ -361,6 +361,6 @@ async def _leave_accepted(scene: HostScene, command: type[commands.HostCommand],
     return names
 
 
-def _only_looks(transaction: Transaction) -> bool:
+def _is_search(transaction: Transaction) -> bool:
     """Return whether a transaction is the search of a host for unanswered commands."""
     return not (transaction.held or transaction.changes.puts or transaction.changes.copies)

@@ -35,7 +35,7 @@ def mark() -> Iterator[str]:
 
 @pytest.fixture
 def brief_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give servers only a moment to end by themselves: these never do."""
+    """Shorten the grace period of servers, because these never end by themselves."""
     monkeypatch.setattr(mcp_check, "_GRACE_SECONDS", 0.1)
 
 

@@ -74,7 +74,7 @@ class MeteredAgent:
 
 
 async def hang_up(agent: MeteredAgent, asking: asyncio.Task[Any]) -> None:
-    """Let an agent disconnect during a call; its next call is answered once the proxy has noticed that."""
+    """Let an agent disconnect during a call. A second call makes sure that the proxy has noticed it."""
     asking.cancel()
     await asyncio.wait([asking])
     async with agent.client.post("/v1/messages/count_tokens", json={"model": "dear", "messages": []}) as answer:
@@ -94,7 +94,7 @@ async def behind_the_proxy(folder: Path, model: ModelStub) -> AsyncIterator[Mete
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("name", APIS)
-async def test_the_meter_has_what_the_vendor_charged_before_the_agent_has_the_answer(
+async def test_the_meter_shows_the_charge_of_the_vendor_before_the_agent_has_the_answer(
     tmp_path: Path, model: ModelStub, name: str, *, stream: bool
 ) -> None:
     async with behind_the_proxy(tmp_path, model) as agent:
@@ -140,7 +140,7 @@ async def test_counting_tokens_is_free_and_an_error_costs_nothing(tmp_path: Path
     assert (status, agent.meter.usd, model.charged_usd) == (500, 0.0, 0.0)
 
 
-async def test_a_broken_stream_costs_the_reported_usage_and_the_text_that_it_may_have_written(
+async def test_a_broken_stream_costs_the_reported_usage_and_the_maximum_of_unreported_output(
     tmp_path: Path, model: ModelStub
 ) -> None:
     async with behind_the_proxy(tmp_path, model) as agent:
@@ -150,7 +150,7 @@ async def test_a_broken_stream_costs_the_reported_usage_and_the_text_that_it_may
 
 
 @pytest.mark.parametrize("name", APIS)
-async def test_an_agent_that_does_not_wait_for_a_whole_answer_pays_all_of_it(tmp_path: Path, name: str) -> None:
+async def test_an_agent_that_disconnects_is_charged_for_the_complete_answer(tmp_path: Path, name: str) -> None:
     writing, written = asyncio.Event(), asyncio.Event()
 
     async def write(_: float) -> None:
@@ -195,11 +195,11 @@ async def test_a_stream_that_the_agent_interrupts_is_charged_at_once_with_an_est
             return agent.meter.usd > 0
 
         await eventually(charged)
-    # 200 tokens per started second, at a limit of $10,000.
+    # The estimate is 200 tokens for each second that has begun, far below the maximum of $10,000.
     assert 0.2 <= agent.meter.usd < 1000
 
 
-async def test_a_stream_of_chat_completions_shows_its_usage_regardless_of_the_request(
+async def test_a_stream_of_chat_completions_reports_its_usage_even_if_the_request_does_not_ask_for_it(
     tmp_path: Path, model: ModelStub
 ) -> None:
     options = {"include_usage": False, "include_obfuscation": False}

@@ -106,7 +106,7 @@ async def test_programs_in_the_configuration_of_a_nested_repository_are_not_run(
     assert not (host / "was-run").exists()
 
 
-async def test_a_commit_records_where_a_linked_repository_is(host: Path, source: Path) -> None:
+async def test_a_commit_records_the_current_commit_of_a_nested_repository(host: Path, source: Path) -> None:
     trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True))
     tree = a_tree(host, source)
     await trees.prepare([tree])

@@ -136,7 +136,9 @@ async def test_daemons_end_with_a_contained_program_that_ends_by_itself(tmp_path
     assert marked(mark) == []
 
 
-async def test_a_program_killed_from_outside_is_noticed(tmp_path: Path, mark: str, *, contained: bool) -> None:
+async def test_waiting_for_a_program_that_is_killed_from_outside_returns_its_signal(
+    tmp_path: Path, mark: str, *, contained: bool
+) -> None:
     program = await start_shell("sleep 911", tmp_path, mark, contained=contained)
     await until_runs(mark, "sleep 911")
     os.kill(program.pid, signal.SIGKILL)
@@ -167,7 +169,9 @@ async def test_a_program_reads_what_is_written_to_it(tmp_path: Path, mark: str, 
     program.write(b"too late\n")
 
 
-async def test_the_last_output_is_that_of_this_program(tmp_path: Path, mark: str, *, contained: bool) -> None:
+async def test_the_last_output_does_not_include_that_of_an_earlier_program(
+    tmp_path: Path, mark: str, *, contained: bool
+) -> None:
     for words in ("first", "second"):
         program = await start_shell(f"echo {words} >&2", tmp_path, mark, contained=contained)
         await program.wait()

@@ -27,7 +27,7 @@ Tries = Callable[[int], Awaitable[None]]
 
 @pytest.fixture
 def tries(monkeypatch: pytest.MonkeyPatch) -> Tries:
-    """Return a function that waits until a lock was tried this many times."""
+    """Return a function that waits until this many attempts to take a lock were made."""
     tried: list[int] = []
     try_lock = repositories._try_lock
 
@@ -45,12 +45,12 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> Tries:
     return until
 
 
-def note_of(tree: CheckoutSpec) -> Path:
+def marker_of(tree: CheckoutSpec) -> Path:
     """Return the marker of a complete checkout."""
     return git_directory_of(tree.path).parent / "branch"
 
 
-def test_two_addresses_never_share_a_clone_and_a_new_password_makes_no_new_one() -> None:
+def test_two_addresses_never_share_a_clone_and_a_new_password_keeps_the_clone() -> None:
     names = {
         clone_name(git_id, url)
         for git_id in ("app", "app-web", "web/app")
@@ -125,7 +125,7 @@ async def test_a_checkout_without_all_its_files_is_completed(trees: RunCheckouts
     await trees.prepare([tree])
     run("update-ref", "-d", tree.start_ref, cwd=bare(host, tree))
     (tree.path / "file1.txt").unlink()
-    note_of(tree).unlink()
+    marker_of(tree).unlink()
     (git_directory_of(tree.path) / "index.lock").touch()
     await trees.prepare([tree])
     assert files_of(tree.path) == files_of(source)
@@ -189,7 +189,9 @@ async def test_a_branch_of_an_interrupted_prepare_is_used(trees: RunCheckouts, h
     assert await trees.base_commit(tree) == start == run("rev-parse", "HEAD", cwd=tree.path)
 
 
-async def test_unknown_files_are_left_alone(trees: RunCheckouts, host: Path, source: Path) -> None:
+async def test_preparing_a_checkout_over_unknown_files_fails_and_keeps_them(
+    trees: RunCheckouts, host: Path, source: Path
+) -> None:
     tree = a_tree(host, source)
     tree.path.mkdir(parents=True)
     (tree.path / "precious.txt").write_text("precious\n")
@@ -207,7 +209,9 @@ async def test_a_path_of_another_checkout_is_refused(trees: RunCheckouts, host: 
     assert (tree.path / "new.txt").exists()
 
 
-async def test_a_branch_name_can_become_a_folder_of_branches(trees: RunCheckouts, host: Path, source: Path) -> None:
+async def test_a_deleted_branch_can_be_replaced_by_branches_below_its_name(
+    trees: RunCheckouts, host: Path, source: Path
+) -> None:
     run("branch", "topic", cwd=source)
     await trees.prepare([a_tree(host, source, base_branch="topic")])
     run("branch", "-D", "topic", cwd=source)

@@ -64,7 +64,7 @@ async def test_if_one_checkout_cannot_be_created_none_is(
     assert len(run("worktree", "list", cwd=bare(host, first)).splitlines()) == 1
 
 
-async def test_a_failed_prepare_leaves_alone_what_was_there_before(
+async def test_a_failed_prepare_does_not_change_existing_checkouts(
     trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     first, second = a_tree(host, source), a_tree(host, source, "tree2", base_branch="develop")
@@ -76,7 +76,7 @@ async def test_a_failed_prepare_leaves_alone_what_was_there_before(
     assert files_of(first.path) == before
 
 
-async def test_a_repository_without_commits_says_so(trees: RunCheckouts, host: Path, tmp_path: Path) -> None:
+async def test_a_repository_without_commits_is_reported(trees: RunCheckouts, host: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckoutFailed, match="push a first commit"):
         await trees.prepare([a_tree(host, make_bare(tmp_path / "empty"))])
 
@@ -190,7 +190,7 @@ async def test_a_checkpoint_that_cannot_be_pushed_fails(
         await checkpointed(trees, [tree], "c1", "work")
 
 
-async def test_rolling_back_restores_the_files_and_keeps_what_came_later(
+async def test_rolling_back_restores_the_files_and_saves_later_work(
     trees: RunCheckouts, host: Path, source: Path, tmp_path: Path
 ) -> None:
     first, second = a_tree(host, source), a_tree(host, make_source(tmp_path / "lib"), "tree2")
@@ -216,7 +216,7 @@ async def test_rolling_back_restores_the_files_and_keeps_what_came_later(
     assert run("show", f"{refs[1]}:three.txt", cwd=bare(host, second)) == "three"
 
 
-async def test_rolling_back_twice_returns_the_same_and_a_later_rescue_gets_a_number(
+async def test_a_repeated_rollback_returns_the_same_refs_and_a_later_rescue_gets_a_number(
     trees: RunCheckouts, host: Path, source: Path
 ) -> None:
     tree = a_tree(host, source)
@@ -315,7 +315,9 @@ async def test_releasing_keeps_commits_and_rescues_dirty_files(trees: RunCheckou
     assert await trees.release(tree, "end") == refs
 
 
-async def test_a_clean_or_missing_tree_is_released_without_a_ref(trees: RunCheckouts, host: Path, source: Path) -> None:
+async def test_a_clean_or_missing_tree_is_released_without_a_rescue_ref(
+    trees: RunCheckouts, host: Path, source: Path
+) -> None:
     tree = a_tree(host, source)
     assert await trees.release(tree, "end") == ()
     await trees.prepare([tree])

@@ -59,7 +59,7 @@ async def test_a_program_writes_only_where_it_may(work: Path, tmp_path: Path) ->
     assert (work / "file").read_text() == "mine\n"
 
 
-async def test_a_program_has_no_special_user_and_sees_only_itself(work: Path) -> None:
+async def test_a_program_is_an_unprivileged_user_and_sees_only_its_own_processes(work: Path) -> None:
     finished = await shell("id -u; whoami; uname -n; ls -d /proc/[0-9]* | wc -l; grep CapEff /proc/self/status", work)
     uid, name, machine, processes, capabilities = finished.output.splitlines()
     assert (uid, name, machine, capabilities) == ("1000", "agent", "soldier", "CapEff:\t0000000000000000")
@@ -67,14 +67,14 @@ async def test_a_program_has_no_special_user_and_sees_only_itself(work: Path) ->
 
 
 @pytest.mark.parametrize("profile", [SandboxProfile.STRICT, SandboxProfile.DEV])
-async def test_a_program_finds_the_machine_that_it_is_on_by_name(work: Path, profile: SandboxProfile) -> None:
+async def test_a_program_can_resolve_the_name_of_its_machine(work: Path, profile: SandboxProfile) -> None:
     sandbox = Sandbox(profile=profile, writable=(work,))
     find = "import socket; print(socket.gethostbyname(socket.gethostname()), socket.gethostbyname('localhost'))"
     finished = await shell(f'/usr/bin/env python3 -c "{find}"', work, sandbox)
     assert finished.output == "127.0.0.1 127.0.0.1\n"
 
 
-async def test_the_hosts_that_the_machine_knows_are_known_in_dev(work: Path) -> None:
+async def test_the_hosts_file_of_the_machine_is_visible_in_dev(work: Path) -> None:
     dev = Sandbox(profile=SandboxProfile.DEV, writable=(work,))
     assert (await shell("cat /etc/hosts", work, dev)).output.startswith(Path("/etc/hosts").read_text())
 
@@ -132,8 +132,8 @@ async def test_a_program_has_only_sockets_that_namespaces_isolate_and_no_io_urin
 ) -> None:
     make_socket = {"x86_64": 41, "aarch64": 198}.get(os.uname().machine)
     if make_socket is None:
-        pytest.skip("for this machine there is no filter")
-    # The kernel reads only the lower half of the number, so the upper half must not hide it.
+        pytest.skip("there is no filter for this architecture")
+    # The kernel reads only the lower 32 bits of the family, so bits above them must not bypass the filter.
     probe = f"""
 import ctypes, socket
 call = ctypes.CDLL(None, use_errno=True).syscall
@@ -165,7 +165,9 @@ async def test_no_program_starts_if_a_listed_folder_has_become_a_link(work: Path
         await shell("true", work, sandbox)
 
 
-async def test_traffic_goes_to_the_proxy_and_the_exit_code_is_that_of_the_program(work: Path, tmp_path: Path) -> None:
+async def test_traffic_is_sent_to_the_proxy_and_the_exit_code_of_the_program_is_returned(
+    work: Path, tmp_path: Path
+) -> None:
     async def answer_call(body: bytes) -> bytes:
         return b'{"heard": ' + body + b"}"
 
@@ -221,15 +223,15 @@ async def test_a_program_dies_with_its_parent(work: Path) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_program_is_held_to_its_limits(work: Path) -> None:
+async def test_a_program_cannot_exceed_its_resource_limits(work: Path) -> None:
     limits = ResourceLimits(memory_bytes=300 << 20, processes=40, file_bytes=1 << 20)
     sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(work,), limits=limits)
     assert "size limit exceeded" in (await shell("head -c 2000000 /dev/zero > big", work, sandbox)).output
     assert (work / "big").stat().st_size <= 1 << 20
-    if await _can_be_grouped(limits):
+    if await _can_use_control_groups(limits):
         assert (await shell('/usr/bin/env python3 -c "bytearray(600 << 20)"', work, sandbox)).code != 0
     forks = "for n in $(seq 200); do sleep 925 & done; ls -d /proc/[0-9]* | wc -l"
-    if os.getuid() or await _can_be_grouped(limits):
+    if os.getuid() or await _can_use_control_groups(limits):
         assert "fork" in (await shell(forks, work, sandbox)).output
 
 
@@ -242,7 +244,7 @@ def test_without_a_control_group_rlimits_apply_except_for_memory() -> None:
         apply_rlimits(child, ResourceLimits(memory_bytes=1 << 30, processes=40, file_bytes=1 << 20, cpu_seconds=60))
         kinds = (resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE, resource.RLIMIT_CPU)
         assert [resource.prlimit(child, kind)[1] for kind in kinds] == [40, 1 << 20, 60]
-        # Sanitizers reserve terabytes that they never use.
+        # Memory has no rlimit, because sanitizers reserve terabytes that they never use.
         for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS):
             assert resource.prlimit(child, kind) == resource.getrlimit(kind)
     finally:
@@ -257,7 +259,7 @@ async def test_no_control_group_is_left(work: Path) -> None:
     assert not list(Path("/sys/fs/cgroup").glob(f"**/kingdom-{os.getpid()}-*"))
 
 
-async def _can_be_grouped(limits: ResourceLimits) -> bool:
+async def _can_use_control_groups(limits: ResourceLimits) -> bool:
     groups, others = create_control_groups(limits)
     await groups.remove()
     return others == ResourceLimits(file_bytes=limits.file_bytes)

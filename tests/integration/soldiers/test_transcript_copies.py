@@ -26,7 +26,7 @@ SOLDIERS = ("soldier-1-1", "soldier-1-2")
 
 @pytest.fixture(autouse=True)
 def _patient_copier(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for a copy as long as for everything else, however busy the machine is."""
+    """Raise the time limit of the last copy, because the machine may be busy."""
     monkeypatch.setattr(copying, "_FLUSH_SECONDS", PATIENCE_SECONDS)
 
 
@@ -44,7 +44,7 @@ async def bus(dsn: str) -> AsyncIterator[PostgresBus]:
 
 
 class UnsteadyTexts(RunTexts):
-    """Texts of a store that is unreachable, or whose answers are lost, as often as a test wants."""
+    """Texts of a store that is unreachable, or whose answers are lost, as often as a test requests."""
 
     def __init__(self, texts: RunTexts) -> None:
         self._texts = texts

@@ -1,4 +1,4 @@
-"""What the settings of soldiers give to an agent: programs, a model, and a git identity."""
+"""The settings of soldiers give an agent its programs, its model and a git identity."""
 
 import json
 import os
@@ -188,7 +188,7 @@ async def test_a_program_reaches_the_model_that_the_settings_name(
     assert len(model.requests) == 1
 
 
-async def test_names_of_hosts_give_an_agent_a_proxy_for_https_only(host_setup: HostSetup) -> None:
+async def test_allowed_hosts_give_an_agent_a_proxy_for_https_only(host_setup: HostSetup) -> None:
     ask = "curl -sS https://other.example.org/ 2>&1 || true; env | grep -i _proxy= | sort; curl -sS $ANY/ | head -1"
     reply = await host_setup.answer(f"ANY=http://127.0.0.1:8098; {ask}", egress=("Files.Example.org",))
     refused, *variables, plain = reply.splitlines()
@@ -209,7 +209,7 @@ async def test_names_of_hosts_give_an_agent_a_proxy_for_https_only(host_setup: H
         ("command", ModelSettings(vendor=Vendor.OPENAI), "set OPENAI_API_KEY"),
     ],
 )
-async def test_a_model_that_cannot_be_asked_is_reported(
+async def test_a_model_that_the_agent_cannot_use_is_reported(
     host_setup: HostSetup, agent: AgentName, model: ModelSettings, words: str
 ) -> None:
     with pytest.raises(Misconfigured, match=words):

@@ -42,7 +42,7 @@ class ToolHost:
 async def open_tool_host(
     space: Path, socket: Path, *, verdict: PetitionVerdict | None = None
 ) -> AsyncIterator[ToolHost]:
-    """Listen to the agent in a WorkSpace, in one turn."""
+    """Serve the tools of the agent in a WorkSpace, for one turn."""
 
     async def decided(_: str) -> PetitionVerdict | None:
         return verdict

@@ -34,7 +34,7 @@ def server_context(certificate: Path) -> ssl.SSLContext:
 
 @dataclass
 class Web:
-    """A server of TLS on several addresses of this machine, with one port; answers each line with its address."""
+    """A TLS server on several addresses of this machine, with one port. It answers a request with its address."""
 
     port: int = field(default_factory=free_port)
     received: list[bytes] = field(default_factory=list)

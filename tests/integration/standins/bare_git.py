@@ -14,7 +14,7 @@ class BareGit:
         self.head = self.commit("feature", "one\nzwei\n", self.base)
 
     def commit(self, branch: str, text: str, *parents: str, message: str = "Change") -> str:
-        """Create a commit, let a branch name it unless the name is empty, and return it."""
+        """Create a commit and return it. Set a branch to it unless the name of the branch is empty."""
         blob = self.run("hash-object", "-w", "--stdin", given=text)
         tree = self.run("mktree", given=f"100644 blob {blob}\ta.txt\n")
         options = [option for parent in parents for option in ("-p", parent)]

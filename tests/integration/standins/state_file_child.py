@@ -1,4 +1,4 @@
-"""Change a state file until killed; with the argument `inside`, stay in the middle of a change."""
+"""Change a state file until this process is killed. With the argument `inside`, wait in the middle of a change."""
 
 import json
 import sys

@@ -114,7 +114,7 @@ async def test_notifications_are_narrowed_down_by_time_state_and_part(site: Site
     assert (again["unread"], again["id"], again["last_read_at"] is None) == (True, newest_first[1]["id"], False)
 
 
-async def test_an_unchanged_list_costs_nothing_and_a_change_brings_the_whole_list(site: Site) -> None:
+async def test_an_unchanged_list_is_not_sent_again_and_a_change_returns_the_complete_list(site: Site) -> None:
     await site.pull_request(reviewers=[US], at=at(0))
     first = await site.ask("GET", "/notifications")
     assert first.headers["X-Poll-Interval"] == "60"
@@ -259,7 +259,7 @@ async def test_the_official_client_marks_notifications_as_read(site: Site) -> No
     assert await site.calls() == ["PATCH notification thread", "PUT notifications"]
 
 
-async def test_an_unfinished_review_waits_for_its_verdict(site: Site) -> None:
+async def test_a_review_without_a_verdict_is_pending_until_it_is_submitted(site: Site) -> None:
     await site.pull_request()
     draft = await (await site.ask("POST", f"{PULLS}/1/reviews", json={"body": "So far"})).json()
     assert (draft["state"], "submitted_at" in draft) == ("PENDING", False)
@@ -303,7 +303,7 @@ async def test_an_author_cannot_approve_their_own_pull_request(site: Site) -> No
     assert await site.read(f"{PULLS}/1/reviews") == []
 
 
-async def test_without_the_right_token_there_is_no_answer(site: Site) -> None:
+async def test_a_request_without_a_valid_token_is_refused(site: Site) -> None:
     for scheme, status in [("token github-token", 200), ("Bearer github-token", 200), ("Bearer wrong", 401)]:
         assert (await site.ask("GET", "/user", headers={"Authorization": scheme})).status == status
     async with site.session.get(f"{site.url}/user") as answer:
@@ -316,7 +316,7 @@ async def test_without_the_right_token_there_is_no_answer(site: Site) -> None:
     await site.official(ask, auth=Auth.Token("wrong"))
 
 
-async def test_the_official_client_knows_what_is_missing(site: Site) -> None:
+async def test_the_official_client_recognizes_a_missing_item(site: Site) -> None:
     def ask(client: Github) -> None:
         with pytest.raises(UnknownObjectException):
             client.get_repo("acme/nothing")

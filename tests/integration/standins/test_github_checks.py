@@ -83,6 +83,6 @@ async def test_a_log_is_downloaded_and_a_job_runs_again(site: Site) -> None:
     assert (latest["status"], latest["conclusion"], latest["id"] != run["id"]) == ("queued", None, True)
 
 
-async def test_only_an_app_creates_runs(site: Site) -> None:
+async def test_only_an_app_can_create_check_runs(site: Site) -> None:
     refused = await site.ask("POST", f"/repos/{REPOSITORY}/check-runs", json={"name": "test", "head_sha": HEAD})
     assert (refused.status, (await refused.json())["message"]) == (403, "You must authenticate via a GitHub App.")

@@ -109,7 +109,7 @@ async def test_the_official_client_registers_a_webhook_for_some_events(site: Sit
         assert taken.status == 422
 
 
-async def test_a_failed_webhook_comes_again_only_on_demand_and_under_its_identifier(
+async def test_a_failed_webhook_is_delivered_again_only_on_request_and_under_the_same_identifier(
     site: Site, receiver: Receiver
 ) -> None:
     receiver.statuses = [503]
@@ -218,7 +218,7 @@ async def test_a_webhook_that_was_not_sent_before_a_stop_is_sent_after_it(tmp_pa
             assert await receiver.wait_for(2) == ["ping", "issues.opened"]
 
 
-async def test_a_mistake_of_a_test_is_refused_and_changes_nothing(site: Site) -> None:
+async def test_an_invalid_control_request_of_a_test_is_refused_and_changes_nothing(site: Site) -> None:
     mistakes: list[tuple[str, dict[str, Any]]] = [
         ("comment", {"number": 9, "body": "Hm."}),
         ("issue", {"titel": "Slow"}),

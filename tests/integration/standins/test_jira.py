@@ -161,7 +161,7 @@ async def test_keys_are_sorted_by_their_number(site: Site) -> None:
     assert keys(found["issues"]) == opened[::-1]
 
 
-async def test_full_tickets_come_a_hundred_at_a_time(site: Site) -> None:
+async def test_tickets_with_other_fields_than_the_key_are_returned_a_hundred_at_a_time(site: Site) -> None:
     for number in range(101):
         await site.people("tickets", project="QP", summary=f"Ticket {number}")
     _, full = await site.search("project = QP", fields="summary", maxResults="5000")

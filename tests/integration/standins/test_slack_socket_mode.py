@@ -22,7 +22,7 @@ from tests.patience import PATIENCE_SECONDS
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     async with workspace(tmp_path / "slack.json") as scene:
         await scene.do("channels", name="dev")
-        # On a slow machine nothing is sent twice unless a test wants it.
+        # Slack repeats an event that is not acknowledged in time: a slow machine must not cause repetitions.
         await scene.do("settings", ack_seconds=PATIENCE_SECONDS)
         yield scene
 
@@ -171,7 +171,9 @@ async def test_an_unacknowledged_event_is_sent_again(scene: Scene, dana: str) ->
     assert (first.retry_attempt, second.retry_attempt, second.retry_reason) == (0, 1, "timeout")
 
 
-async def test_an_event_whose_connection_is_lost_goes_to_the_next_at_once(scene: Scene, dana: str) -> None:
+async def test_an_event_whose_connection_is_lost_is_sent_to_the_next_connection_at_once(
+    scene: Scene, dana: str
+) -> None:
     await scene.do("settings", ack_seconds=3600)
     async with listening(scene, acknowledges=False) as deaf:
         await scene.do("messages", channel="dev", user=dana, text="Anybody?")

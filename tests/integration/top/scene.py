@@ -29,7 +29,7 @@ from tests.patience import PATIENCE_SECONDS
 
 ANNA = "anna@desk"
 _CHARACTERS = {"slash": "/", "question_mark": "?", "space": " "}
-# The rounds of the event loop that one key press needs until another screen is shown.
+# How many rounds of the event loop pass between a key press and the next screen.
 _ROUNDS = 4
 _EVERY_SECONDS = 0.2
 _LOOK_SECONDS = 0.05

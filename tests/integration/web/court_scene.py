@@ -82,7 +82,7 @@ def install_generals(directory: Path) -> None:
 
 
 async def fill_court(bus: Bus, operations: Operations, *, title: str = TITLE) -> UUID:
-    """Store the court; `title` is what strangers write. Return the id of the event of a dead letter."""
+    """Store the court, with `title` as a text of strangers. Return the id of the event of a dead letter."""
     now = utc_now()
     async with bus.transaction() as transaction:
         for number, (event_id, kind, status, outcome, reason, routes) in enumerate(_EVENTS):

@@ -67,7 +67,7 @@ async def fill_realm(
     kind: str = "github.pull_request",
     body: dict[str, Any] | None = None,
 ) -> None:
-    """Store the realm. `title`, `text` and `body` are what strangers write, and `kind` is the kind of the petition."""
+    """Store the realm. `title`, `text` and `body` are texts of strangers, and `kind` is the kind of the petition."""
     now = utc_now()
     async with bus.transaction() as transaction:
         for number, (run_id, (status, general, reason)) in enumerate(RUNS.items()):

@@ -1,4 +1,4 @@
-"""Who gets in: every route needs its right, and every known trick is refused."""
+"""Access control: every route needs its right, and every known attack is refused."""
 
 import asyncio
 import io
@@ -202,7 +202,7 @@ async def test_the_store_has_no_secret(site: Site, realm: Path) -> None:
         assert not [text for text in texts if secret.encode() in text]
 
 
-async def test_an_administrator_cannot_give_more_than_the_own_rights(site: Site) -> None:
+async def test_an_administrator_cannot_grant_rights_that_they_do_not_have(site: Site) -> None:
     admin = site.bearing(await site.token("admin", Right.ADMINISTER, Right.LOOK))
     assert (await admin.post("/api/v1/tokens", {"name": "robot", "may": ["act"]})).status == 403
     made = await admin.post("/api/v1/tokens", {"name": "robot", "may": ["look"]})
@@ -233,7 +233,9 @@ async def test_servers_of_two_realms_on_one_machine_do_not_overwrite_each_others
     backend.close()
 
 
-async def test_a_body_that_does_not_arrive_is_not_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_whose_body_does_not_arrive_in_time_is_refused(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(app, "BODY_SECONDS", 0.05)
     host, _, port = site.url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))

@@ -42,8 +42,8 @@ async def make_run(bus: Bus) -> Workflow:
     return await lifecycle.create(bus, template.id, actor="tester", name="By hand")
 
 
-async def kill_letters(site: Site, count: int) -> list[str]:
-    """Publish events and cancel them, so that they are dead letters."""
+async def make_dead_letters(site: Site, count: int) -> list[str]:
+    """Publish events and cancel them, so that they become dead letters. Return their ids."""
     letters = [event_received(f"evt-gone-{number}") for number in range(count)]
     await site.bus.publish(*letters)
     for letter in letters:
@@ -103,7 +103,7 @@ async def test_every_act_is_a_log_entry_with_the_person(site: Site) -> None:
 
 async def test_streams_and_dead_letters_are_operated_with_the_shapes_of_the_command_line(site: Site) -> None:
     program = site.bearing(await site.token("ci"))
-    first, second, third = await kill_letters(site, 3)
+    first, second, third = await make_dead_letters(site, 3)
     paused = await program.post(f"/api/v1/bus/streams/{STREAM}/pause", {"reason": "a look"})
     assert paused.document == {"stream": STREAM, "reason": "a look", "actor": "ci@web"}
     (stream,) = (await program.get("/api/v1/bus/streams")).document["items"]

@@ -24,7 +24,7 @@ from tests.contract.backends import BACKENDS
 from tests.integration.web.site import Site, serving
 
 CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
-# Ids that exist, so that not every answer is that there is no such thing.
+# Ids that exist, so that not every answer is 404.
 KNOWN = ("last", TASK, EVENT, PETITION, f"wf-{TASK}", "gen-hello", "court.event")
 
 
@@ -48,7 +48,9 @@ async def test_the_document_describes_every_route(site: Site) -> None:
     assert document["openapi"] == "3.1.0"
 
 
-async def test_every_look_at_a_full_store_is_as_declared(site: Site, sample: SampleStore) -> None:
+async def test_every_get_route_returns_its_declared_response_from_a_sample_store(
+    site: Site, sample: SampleStore
+) -> None:
     document = (await site.get("/api/v1/openapi.json")).document
     program = site.bearing(await site.token("ci"))
     found: set[str] = set()
@@ -60,7 +62,7 @@ async def test_every_look_at_a_full_store_is_as_declared(site: Site, sample: Sam
             schema = responses[str(reply.status)]["content"]["application/json"]["schema"]
             jsonschema.validate(reply.document, {**schema, "components": document["components"]})
             found |= {route.path} if reply.status == 200 else set()
-    # These need a General, and a run on a host.
+    # These routes need a General or a run on a host, which the sample store does not have.
     assert {route.path for route in looking} - found == {
         "/api/v1/generals/{name}",
         "/api/v1/runs/{id}/diff",
@@ -69,7 +71,7 @@ async def test_every_look_at_a_full_store_is_as_declared(site: Site, sample: Sam
 
 
 @pytest.mark.parametrize("examples", [8, pytest.param(100, marks=pytest.mark.long)])
-async def test_no_request_gets_an_answer_that_is_not_declared(site: Site, sample: SampleStore, examples: int) -> None:
+async def test_generated_requests_get_only_declared_responses(site: Site, sample: SampleStore, examples: int) -> None:
     document = (await site.get("/api/v1/openapi.json")).document
     token = await site.token("ci")
     # This route could end the token of this test, and a stream does not end.

@@ -39,13 +39,13 @@ SELECT 'workflow', id, 1, state, CASE WHEN state = 'COMPLETED' THEN now() END,
                     ELSE 'wf-0' || lpad((1000000 - g)::text, 13, '0') END AS id
           FROM generate_series(1, %(runs)s) g) made
 """
-# A run on another machine, with one piece of its transcript for each run.
-_TELL = """
+# The transcript of a run on another machine, in as many pieces as there are runs.
+_FILL_TRANSCRIPT = """
 INSERT INTO kingdom.run_text (run, name, start, stop, is_cut, content)
 SELECT %(run)s, %(soldier)s, g * %(size)s, (g + 1) * %(size)s, false, %(content)s
   FROM generate_series(0, %(pieces)s - 1) g
 """
-TOLD, SOLDIER, POINT = "wf-told", "soldier-1-1", "cp-1"
+COPIED_RUN, SOLDIER, POINT = "wf-told", "soldier-1-1", "cp-1"
 LINE = b'{"type": "assistant", "text": "' + b"x" * 960 + b'"}\n'
 PATHS = (
     "/api/v1/runs",
@@ -53,12 +53,12 @@ PATHS = (
     "/api/v1/runs?status=RUNNING&status=COMPLETED",
     "/api/v1/runs/{run}",
     "/api/v1/runs/{run}/log",
-    f"/api/v1/runs/{TOLD}",
-    f"/api/v1/runs/{TOLD}/checkpoints",
-    f"/api/v1/runs/{TOLD}/transcript",
-    f"/api/v1/runs/{TOLD}/transcript?soldier={SOLDIER}&after={500 * len(LINE)}",
-    f"/api/v1/runs/{TOLD}/diff",
-    f"/api/v1/runs/{TOLD}/checkpoints/{POINT}/diff",
+    f"/api/v1/runs/{COPIED_RUN}",
+    f"/api/v1/runs/{COPIED_RUN}/checkpoints",
+    f"/api/v1/runs/{COPIED_RUN}/transcript",
+    f"/api/v1/runs/{COPIED_RUN}/transcript?soldier={SOLDIER}&after={500 * len(LINE)}",
+    f"/api/v1/runs/{COPIED_RUN}/diff",
+    f"/api/v1/runs/{COPIED_RUN}/checkpoints/{POINT}/diff",
     "/api/v1/events",
     "/api/v1/assignments",
     "/api/v1/questions",
@@ -85,10 +85,10 @@ def fill(dsn: str, runs: int) -> str:
     return str(row[0])
 
 
-async def tell(dsn: str, pieces: int) -> None:
+async def store_copied_run(dsn: str, pieces: int) -> None:
     """Store a run of another machine with the copies of its transcript and of the diff of its checkpoint."""
     app = declare_application(Realm())
-    run = Workflow.copied_from(read_template(TEMPLATE, "greet.yaml"), TOLD, utc_now(), name="Far away")
+    run = Workflow.copied_from(read_template(TEMPLATE, "greet.yaml"), COPIED_RUN, utc_now(), name="Far away")
     run.placement, (work,) = Placement(host="far", epoch=1), run.works
     work.agent.session = f"{SOLDIER}/session"
     work.checkpointing.status, work.checkpointing.checkpoint_id = CheckpointStatus.TAKEN, POINT
@@ -102,7 +102,9 @@ async def tell(dsn: str, pieces: int) -> None:
     async with PostgresBus(dsn, app.topology, app.kinds) as bus:
         async with bus.transaction() as transaction:
             await transaction.put(
-                Record(kind=WORKFLOWS.name, id=TOLD, state=run.status, doc=run.document(), indexed={"host": "far"})
+                Record(
+                    kind=WORKFLOWS.name, id=COPIED_RUN, state=run.status, doc=run.document(), indexed={"host": "far"}
+                )
             )
             if await transaction.get(HOSTS.name, host.id) is None:
                 await transaction.put(
@@ -110,15 +112,23 @@ async def tell(dsn: str, pieces: int) -> None:
                 )
             started = {"session": work.agent.session, "workId": work.id, "host": "far"}
             await transaction.append(
-                LogEntry(type="AgentStarted", actor="far", data=started, aggregate_type="Workflow", aggregate_id=TOLD)
+                LogEntry(
+                    type="AgentStarted", actor="far", data=started, aggregate_type="Workflow", aggregate_id=COPIED_RUN
+                )
             )
         head = json.dumps({"since": "a", "until": "b"}).encode()
         await PostgresRunTexts(bus).append(
-            TOLD, f"diff/{POINT}/tree/base", [TextPiece(start=0, content=head + b"\n+x")]
+            COPIED_RUN, f"diff/{POINT}/tree/base", [TextPiece(start=0, content=head + b"\n+x")]
         )
-    values = {"run": TOLD, "soldier": SOLDIER, "size": len(LINE), "content": zlib.compress(LINE), "pieces": pieces}
+    values = {
+        "run": COPIED_RUN,
+        "soldier": SOLDIER,
+        "size": len(LINE),
+        "content": zlib.compress(LINE),
+        "pieces": pieces,
+    }
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(_TELL, values)
+        connection.execute(_FILL_TRANSCRIPT, values)
         connection.execute("VACUUM ANALYZE")
 
 
@@ -145,13 +155,13 @@ async def costs(dsn: str, folder: Path, run: str) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize("many", [3 * FEW, pytest.param(MANY, marks=pytest.mark.long)])
 async def test_a_request_costs_the_same_however_many_runs_there_are(dsn: str, tmp_path: Path, many: int) -> None:
     run = fill(dsn, FEW)
-    await tell(dsn, FEW)
+    await store_copied_run(dsn, FEW)
     few = await costs(dsn, tmp_path, run)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("DELETE FROM kingdom.record WHERE kind IN ('workflow', 'web-token')")
         connection.execute("TRUNCATE kingdom.run_text")
     run = fill(dsn, many)
-    await tell(dsn, many)
+    await store_copied_run(dsn, many)
     more = await costs(dsn, tmp_path, run)
     for path in PATHS:
         statements, buffers = few[path]

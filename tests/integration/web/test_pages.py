@@ -109,7 +109,7 @@ async def test_a_person_without_the_right_sees_no_button(site: Site) -> None:
     assert "ask an administrator" in (await look(site, "/inbox", Right.LOOK)).text
 
 
-async def test_an_approval_that_is_folded_waits_until_all_of_it_was_opened(site: Site) -> None:
+async def test_a_folded_approval_cannot_be_given_until_all_of_it_was_opened(site: Site) -> None:
     await fill_realm(site.bus, body={"title": "Long", "body": "\n".join(f"line {n}" for n in range(400))})
     page = (await look(site, "/inbox")).text
     assert "line 399" in page

@@ -1,4 +1,4 @@
-"""A list of runs costs a few times what a bare page with as many rows, values and bytes costs."""
+"""A list of runs costs at most a few times as much as a minimal page with as many rows, values and bytes."""
 
 import asyncio
 import gc

@@ -31,7 +31,7 @@ from tests.integration.processes import child
 from tests.integration.web.people import approval, question
 from tests.integration.web.server_process import PERFORMED
 from tests.integration.web.site import Site, serving
-from tests.integration.web.test_acts import kill_letters, log_of, make_run
+from tests.integration.web.test_acts import log_of, make_dead_letters, make_run
 
 STREAM = EVENT_STREAM.name
 # Two streams that exist once.
@@ -122,7 +122,7 @@ async def paused_stream(site: Site, number: int) -> Request:
 
 
 async def dead(site: Site, body: Callable[[str], Any]) -> Request:
-    (letter,) = await kill_letters(site, 1)
+    (letter,) = await make_dead_letters(site, 1)
     return Request(letter, body(letter))
 
 
@@ -243,7 +243,7 @@ def difference(after: Counter[str], before: Counter[str]) -> dict[str, int]:
     return {name: change for name in after | before if (change := after[name] - before[name])}
 
 
-async def test_an_act_on_a_stream_is_not_repeated_over_what_a_person_did_since(
+async def test_a_repeated_act_on_a_stream_does_not_undo_a_later_act_of_a_person(
     backend: BackendUnderTest, site: Site, tmp_path: Path
 ) -> None:
     program = site.bearing(await site.token("ci"))
@@ -261,7 +261,7 @@ async def test_an_act_on_a_stream_is_not_repeated_over_what_a_person_did_since(
 async def test_letters_that_are_redriven_again_after_a_kill_are_redriven_once(
     backend: BackendUnderTest, site: Site, tmp_path: Path, moment: str
 ) -> None:
-    program, letters = site.bearing(await site.token("ci")), await kill_letters(site, 3)
+    program, letters = site.bearing(await site.token("ci")), await make_dead_letters(site, 3)
     body = {"everything": True, "stopAfter": 0, "rate": 1000}
     async with dying_server(backend, tmp_path, moment) as url:
         headers = {**program.headers, "Idempotency-Key": "key"}

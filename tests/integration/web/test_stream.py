@@ -89,7 +89,7 @@ async def test_an_idle_stream_is_pinged(bus: Bus) -> None:
         assert await block(response) == [": ping", f"id: {LogCursor()}"]
 
 
-async def test_a_position_that_the_log_no_longer_has_is_a_reset(bus: Bus) -> None:
+async def test_a_client_with_a_position_that_the_log_no_longer_has_gets_a_reset(bus: Bus) -> None:
     await append(bus, "one")
     async with serving(stream_of(bus)) as url:
         client = StreamClient(url, None, "77777777.77777777")
@@ -135,7 +135,7 @@ async def test_a_server_that_stops_asks_its_clients_to_reconnect(bus: Bus) -> No
             assert refused.status == 503
 
 
-async def test_a_stream_too_many_is_refused_and_the_others_go_on(bus: Bus) -> None:
+async def test_a_stream_beyond_the_limit_is_refused_and_the_others_continue(bus: Bus) -> None:
     stream = stream_of(bus, clients_max=2)
     async with serving(stream) as url, connected(url) as first, connected(url):
         async with connected(url) as third:
@@ -182,7 +182,7 @@ async def test_a_stream_ends_when_its_session_expires(bus: Bus) -> None:
         assert utc_now() >= expires
 
 
-async def test_the_figures_are_metrics_too(bus: Bus) -> None:
+async def test_the_figures_of_the_stream_are_also_metrics(bus: Bus) -> None:
     registry = CollectorRegistry()
     stream = LogStream(operations_of(bus), registry=registry)
     async with serving(stream) as url, connected(url) as response:
@@ -204,7 +204,7 @@ class CountingOperations(PostgresOperations):
 
 
 @pytest.mark.parametrize("streams", [1, 200])
-async def test_two_hundred_streams_cost_the_store_what_one_costs(dsn: str, streams: int) -> None:
+async def test_two_hundred_streams_cost_the_store_as_much_as_one(dsn: str, streams: int) -> None:
     poll_seconds, per_poll, opening = 0.25, 2, 3
     async with running.open_bus(dsn) as bus:
         operations = CountingOperations(bus)

@@ -85,12 +85,12 @@ class History:
         return self.all(cause, story)[0]
 
     def saying(self, name: str, story: str | None = None) -> list[Moment]:
-        """Return the moments in which an event was logged, of one story or of all."""
+        """Return the moments of one story, or of all, in which an event was logged."""
         stories = [self.stories[story]] if story else self.stories.values()
         return [moment for moments in stories for moment in moments if name in moment.names]
 
     def entries(self) -> Iterator[tuple[str, LogEntry]]:
-        """Yield everything that was logged, with its cause."""
+        """Yield every log entry with its cause."""
         for moments in self.stories.values():
             yield from ((moment.cause, entry) for moment in moments for entry in moment.logged)
         for cause, logged in self.registry.items():

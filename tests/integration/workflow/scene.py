@@ -58,7 +58,7 @@ class FakeHost:
         command = received.payload
         if self._obeys:
             await transaction.publish(*(answer_envelope(answer, command.workflow_id) for answer in succeed(command)))
-        # Before the commit, so that it is recorded when the stream is empty. A rerun adds it a second time.
+        # Record it before the commit, so that it is known when the stream is empty. A rerun must not add it again.
         if received.envelope.event_id not in self._seen:
             self._seen.add(received.envelope.event_id)
             self.taken.append(command)

@@ -64,12 +64,12 @@ def logged(history: History, row: str) -> list[tuple[str, LogEntry]]:
     return [(cause, entry) for cause, entry in history.entries() if entry.type == row]
 
 
-def test_row_is_published_only_by_its_publisher(row: str, logged: list[tuple[str, LogEntry]]) -> None:
+def test_the_event_of_a_row_is_published_only_by_its_publisher(row: str, logged: list[tuple[str, LogEntry]]) -> None:
     publishers = ROWS[row].split("|")[1].split()
     assert {cause for cause, _ in logged} == set(publishers)
 
 
-def test_row_has_its_payload(row: str, logged: list[tuple[str, LogEntry]]) -> None:
+def test_the_event_of_a_row_has_its_payload(row: str, logged: list[tuple[str, LogEntry]]) -> None:
     fields = ROWS[row].split("|")[0].split()
     assert logged
     for _, entry in logged:
@@ -80,7 +80,9 @@ def test_row_has_its_payload(row: str, logged: list[tuple[str, LogEntry]]) -> No
         assert type(decoded) is TYPES[row]
 
 
-def test_row_is_about_the_thing_that_it_names(row: str, logged: list[tuple[str, LogEntry]]) -> None:
+def test_the_event_of_a_row_is_logged_under_the_aggregate_in_its_payload(
+    row: str, logged: list[tuple[str, LogEntry]]
+) -> None:
     for _, entry in logged:
         named = [entry.data[key] for key in ("workflowId", "templateId") if key in entry.data]
         named += [entry.data["gitId"]] if row in {"GitCreated", "GitDeleted"} else []
@@ -89,7 +91,9 @@ def test_row_is_about_the_thing_that_it_names(row: str, logged: list[tuple[str, 
         assert all(part.startswith(f"{entry.aggregate_id}-") for part in parts)
 
 
-def test_row_is_logged_with_the_actor_who_caused_it(row: str, logged: list[tuple[str, LogEntry]]) -> None:
+def test_the_event_of_a_row_is_logged_with_the_actor_who_caused_it(
+    row: str, logged: list[tuple[str, LogEntry]]
+) -> None:
     for cause, entry in logged:
         if issubclass(TYPES[row], HostAnswer):
             assert entry.actor == "host-a"

@@ -22,7 +22,7 @@ from tests.contract.backends import BackendUnderTest
 from tests.integration.workflow.scene import LEASE, Scene
 from tests.patience import PATIENCE_SECONDS
 
-# A lease has six checks. A sixth of this lease is a power of two, so that six of them add up exactly.
+# A lease is checked six times. A sixth of this lease is a power of two, so six of them add up exactly.
 SHORT = timedelta(seconds=6 / 128)
 LOOKS = 6
 
@@ -107,7 +107,7 @@ async def test_no_host_is_lost_because_the_store_was_unavailable(scene: Scene) -
     assert [await watcher.look() for _ in range(4)] == [[]] * 4
 
 
-async def test_a_second_host_of_a_name_is_refused_while_the_first_renews_its_lease(scene: Scene) -> None:
+async def test_a_second_host_with_the_same_name_is_refused_while_the_first_renews_its_lease(scene: Scene) -> None:
     first = await register_host(scene.bus, "box", 4, SHORT, machine="oak", directory="/srv/a", instance="one")
     bus: Any = CheckingBus(scene.bus, lambda _: renew_host(scene.bus, first, 0, SHORT))
     touched: list[Transaction] = []

@@ -97,7 +97,7 @@ async def test_an_unknown_item_is_not_found_and_the_error_names_the_command_that
         await registry.unregister_mcp_server(scene.bus, "ghost", actor=ANNA)
 
 
-async def test_a_run_uses_what_it_was_started_with_until_it_ends(scene: Scene) -> None:
+async def test_a_git_and_an_mcp_server_are_in_use_until_the_run_ends(scene: Scene) -> None:
     run = await running(scene)
     _, users = await registry.show_git(scene.bus, "git-app")
     assert users == registry.ResourceUsers(workflows=(run,), templates=("tpl-1",))
@@ -209,7 +209,7 @@ async def test_a_git_whose_deletion_was_interrupted_may_be_created_again(scene: 
     assert (await registry.show_git(scene.bus, "git-app"))[0] == git("git-app")
 
 
-async def test_a_git_that_is_in_use_stays_as_it_was_when_its_deletion_is_refused(scene: Scene) -> None:
+async def test_a_refused_deletion_does_not_change_a_git_that_is_in_use(scene: Scene) -> None:
     await running(scene)
     before, _ = await registry.show_git(scene.bus, "git-app")
     with pytest.raises(IllegalTransition, match="git git-app is IN USE"):

@@ -72,7 +72,7 @@ async def test_the_runs_of_a_host_that_is_back_take_its_slots_before_those_of_ot
     assert len(await placed(scene, others, "host-b")) == 1
 
 
-async def test_a_loss_that_is_noticed_after_the_host_restarted_interrupts_nothing(scene: Scene) -> None:
+async def test_a_loss_that_is_noticed_after_the_host_restarted_does_not_interrupt_its_runs(scene: Scene) -> None:
     await scene.start_host("host-a")
     again = await scene.start_host("host-a")
     [run] = await preparing(scene, 1)

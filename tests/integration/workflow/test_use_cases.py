@@ -145,7 +145,7 @@ async def test_cancelling_interrupts_and_ends_once_the_host_confirms(scene: Scen
     assert (workflow.status, workflow.uses_resources) == (WorkflowStatus.CANCELLED, False)
 
 
-async def test_modifying_changes_what_has_not_started(scene: Scene) -> None:
+async def test_modifying_changes_works_that_have_not_started(scene: Scene) -> None:
     run = await running(scene)
     await scene.register_server("mcp-tools")
     refs = (McpServerRef(mcp_server_id="mcp-tools"),)
@@ -213,7 +213,9 @@ async def test_an_operation_that_a_state_does_not_allow_is_refused_with_the_allo
 
 
 @pytest.mark.parametrize("use_case", [lifecycle.prepare, lifecycle.start])
-async def test_without_a_host_nothing_begins_and_nothing_changes(scene: Scene, use_case: UseCase) -> None:
+async def test_without_a_host_a_run_cannot_be_prepared_or_started_and_does_not_change(
+    scene: Scene, use_case: UseCase
+) -> None:
     run = await scene.create_run(SMALL)
     before = await scene.show(run)
     with pytest.raises(Transient, match="no soldier host is up: start one"):
@@ -325,7 +327,7 @@ async def test_five_concurrent_cancels_of_an_unstarted_run_end_it_once(scene: Sc
 
 
 async def fall_due(scene: Scene, run: str) -> timedelta:
-    """Make the release of a run's checkouts due now, and return how long it would still have had to wait."""
+    """Make the release of a run's checkouts due now, and return the remaining time until it was due."""
     async with scene.bus.transaction() as transaction:
         record = await transaction.get(WORKFLOWS.name, run)
         assert record

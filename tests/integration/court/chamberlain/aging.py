@@ -1,4 +1,4 @@
-"""Make the content of a store older, because the clock of a store cannot be moved."""
+"""Make the content of a store older, because a test cannot change the clock of a store."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def age_record(backend: BackendUnderTest, kind: str, record_id: str, ended: time
 
 
 def age_key(backend: BackendUnderTest, scope: str, key: str, by: timedelta) -> None:
-    """Move the time at which a dedup key was taken."""
+    """Make a dedup key older by this time."""
     if backend.name == "files":
         path = Path(backend.place, "state", "sentinel", scope, key)
         taken_at = path.stat().st_mtime - by.total_seconds()

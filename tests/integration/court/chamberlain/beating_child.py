@@ -18,7 +18,7 @@ async def main(directory: str, *, hangs: bool, stuck_after: float) -> None:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         if hangs:
-            time.sleep(600)  # noqa: ASYNC251 - a loop that hangs is what this is about
+            time.sleep(600)  # noqa: ASYNC251 - block the event loop on purpose
         await asyncio.sleep(600)
 
 

@@ -142,7 +142,7 @@ async def test_the_latest_heartbeat_of_a_role_counts(scene: ChamberlainScene) ->
     assert signs == {"king": START + timedelta(minutes=1), "gen-pr": START}
 
 
-async def test_a_dead_process_is_forgotten_once_its_role_reports_again(scene: ChamberlainScene) -> None:
+async def test_the_heartbeat_of_a_dead_process_ends_once_its_role_has_a_newer_one(scene: ChamberlainScene) -> None:
     old, alone = RecordHeartbeatWriter(scene.bus, "king"), RecordHeartbeatWriter(scene.bus, "envoy")
     await old.beat(START)
     await alone.beat(START)

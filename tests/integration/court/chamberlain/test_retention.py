@@ -92,7 +92,7 @@ FILES = [
 OF_TASKS = [each for each in FILES if "task-1" in each[0]]
 OF_SOLDIERS = [each for each in FILES if "soldier-1-1" in each[0]]
 # Files that are rewritten regularly and belong to no single run.
-RESIDENT = [
+PERMANENT_FILES = [
     "logs/system.log",
     "logs/tasks.log",
     "logs/metrics.log",
@@ -290,12 +290,12 @@ async def test_the_settings_say_how_long_files_stay(scene: ChamberlainScene, nam
 
 
 async def test_files_without_a_retention_stay(scene: ChamberlainScene) -> None:
-    paths = [write(scene.directory, name, START) for name in RESIDENT]
+    paths = [write(scene.directory, name, START) for name in PERMANENT_FILES]
     assert await cleaned(scene, START + 1000 * DAY) == 0
     assert all(path.exists() for path in paths)
 
 
-def test_the_retention_of_kinds_without_a_setting_is_unchanged() -> None:
+def test_a_retention_setting_changes_only_its_own_kinds() -> None:
     named = {"event", "task", "message", "result", "past-result"}
     for before, after in zip(EVERY_KIND, with_retention(EVERY_KIND, RetentionSettings(queue_days=1)), strict=True):
         assert replace(after, retention=before.retention) == before

@@ -15,7 +15,7 @@ from tests.patience import PATIENCE_SECONDS
 async def scene(backend: BackendUnderTest, tmp_path: Path) -> AsyncIterator[Scene]:
     async with workspace(tmp_path / "slack.json") as slack, backend.open(TOPOLOGY, KINDS) as bus:
         channel = await slack.do("channels", name=DEV)
-        # On a slow machine nothing is sent twice unless a test wants it.
+        # Slack repeats an event that is not acknowledged in time: a slow machine must not cause repetitions.
         await slack.do("settings", ack_seconds=PATIENCE_SECONDS)
         yield Scene(backend, bus, slack, channel["id"])
 

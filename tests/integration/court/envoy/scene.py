@@ -64,7 +64,7 @@ POLL = timedelta(milliseconds=20)
 _CALL_SECONDS = 10
 # A stand-in shows a message at once, so a lookup does not have to wait for the time limit of a post.
 _SETTLES_SECONDS = 1 - 2 * _CALL_SECONDS
-# Tests do not wait for a retry.
+# Retries follow almost at once, so tests do not wait for them.
 _BRISK = replace(
     streams.MESSAGE_STREAM,
     retry=RetryPolicy(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=200), max_attempts=50),
@@ -229,7 +229,7 @@ class Scene:
             return (await load(transaction, Message, message.id))[1]
 
     async def is_sent(self, *messages: Message) -> None:
-        """Wait until messages count as sent."""
+        """Wait until messages are recorded as sent."""
 
         async def are_sent() -> bool:
             return all([(await self.message(each)).status == "sent" for each in messages])
@@ -267,7 +267,7 @@ class Scene:
         return [msgspec.convert(record.doc, ExternalEvent) for record in found]
 
     async def wait_for_events(self, count: int = 1) -> list[ExternalEvent]:
-        """Wait until this many events arrived, and all are acknowledged to Slack."""
+        """Wait until this many events have arrived and all are acknowledged to Slack."""
 
         async def came() -> bool:
             return len(await self.events()) >= count
@@ -277,7 +277,7 @@ class Scene:
         return await self.events()
 
     async def slack_event(self, ts: str) -> str:
-        """Store an event as caused by a person's message in #dev, and return its id."""
+        """Store the event of a person's message in #dev, and return its id."""
         event = ExternalEvent(
             id=f"evt-slack-app_mention-{self.channel}-{ts}",
             type="slack.app_mention",

@@ -17,16 +17,16 @@ from kingdom.log_output import configure_logs
 from kingdom.standins.server import start
 from tests.integration.court.envoy.scene import DEV, TASK, Scene
 
-SECRET = "of two"  # noqa: S105 - of a server that has none
+SECRET = "of two"  # noqa: S105 - only this test uses it
 
 
 @dataclass
 class Receiver:
-    """A server that handles each identifier only once."""
+    """A server that handles each idempotency key only once."""
 
     url: str = ""
-    # The statuses of the next answers; 0 executes the request and closes the connection without an answer.
-    manners: list[int] = field(default_factory=list)
+    # The statuses of the next answers. With 0 the request is executed and the connection closed without an answer.
+    statuses: list[int] = field(default_factory=list)
     requests: int = 0
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -35,18 +35,18 @@ class Receiver:
         signed = "sha256=" + hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
         assert hmac.compare_digest(signed, request.headers["X-Kingdom-Signature-256"])
         self.requests += 1
-        manner = self.manners.pop(0) if self.manners else 200
-        if manner in (0, 200):
+        status = self.statuses.pop(0) if self.statuses else 200
+        if status in (0, 200):
             self.done.setdefault(request.headers["Idempotency-Key"], json.loads(body))
-        if manner == 0 and request.transport:
+        if status == 0 and request.transport:
             request.transport.abort()
-        headers = {"Retry-After": "1"} if manner == 429 else {}
-        return web.Response(status=manner or 200, text="no such hook" if manner == 404 else "", headers=headers)
+        headers = {"Retry-After": "1"} if status == 429 else {}
+        return web.Response(status=status or 200, text="no such hook" if status == 404 else "", headers=headers)
 
 
 @asynccontextmanager
-async def receiver(*manners: int) -> AsyncIterator[Receiver]:
-    there = Receiver(manners=list(manners))
+async def receiver(*statuses: int) -> AsyncIterator[Receiver]:
+    there = Receiver(statuses=list(statuses))
     application = web.Application()
     application.router.add_post("/hook", there.receive)
     running = await start(application)
@@ -75,7 +75,7 @@ async def test_a_webhook_gets_every_message_signed_and_in_order(scene: Scene) ->
     assert await scene.remembered("thread-mappings") == {}
 
 
-async def test_a_webhook_whose_answer_is_lost_gets_the_same_identifier_again(scene: Scene) -> None:
+async def test_a_webhook_whose_answer_is_lost_gets_the_same_idempotency_key_again(scene: Scene) -> None:
     first = await scene.begin()
     async with receiver(0, 503) as there, scene.envoy(settings=settings(there)):
         await scene.is_sent(first)

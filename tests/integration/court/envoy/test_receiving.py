@@ -200,7 +200,7 @@ async def test_an_answer_that_the_king_ignored_does_not_prevent_another_answer(s
     assert [event.outcome for event in await scene.events()] == ["ignored", "ignored"]
 
 
-async def test_a_repeated_answer_that_already_counted_is_not_a_second_one(scene: Scene, dana: str) -> None:
+async def test_an_answer_that_slack_delivers_again_is_not_a_second_answer(scene: Scene, dana: str) -> None:
     async with scene.envoy(), scene.king():
         question = await asked(scene, "approve")
         reply = await scene.reply(question["thread_ts"], dana, "approve", mention=True)

@@ -82,7 +82,7 @@ async def test_a_lookup_in_a_channel_without_the_app_is_unclear(slack: Slack, pl
     assert isinstance(await place.find(post("mine", channel="closed")), Unclear)
 
 
-async def test_a_post_to_an_unreachable_slack_is_throttled_and_not_found_later(
+async def test_a_post_to_an_unreachable_slack_is_retried_later_and_was_never_sent(
     slack: Slack, place: SlackMessenger
 ) -> None:
     away = SlackMessenger(slack_settings("http://127.0.0.1:9"))

@@ -44,7 +44,7 @@ async def test_people_are_reminded_after_a_day_and_warned_after_a_week_once_each
     assert ", the answer is 'no'." in warning["text"]
 
 
-async def test_a_question_that_waited_without_an_envoy_gets_only_the_warning_and_once(scene: Scene) -> None:
+async def test_a_question_that_waited_without_an_envoy_gets_one_warning_and_no_reminder(scene: Scene) -> None:
     await scene.ask_person()
     scene.clock.ahead = timedelta(days=9)
     async with scene.envoy(listens=False) as envoy:
@@ -114,7 +114,7 @@ async def test_a_thread_whose_assignment_is_gone_is_forgotten_after_a_day(scene:
     assert await scene.remembered("thread-mappings") == {}
 
 
-async def test_the_end_of_an_assignment_is_reported_in_its_thread_after_a_month(scene: Scene) -> None:
+async def test_an_assignment_that_ends_after_a_month_is_reported_in_its_thread(scene: Scene) -> None:
     async with scene.envoy(listens=False) as envoy:
         await scene.is_sent(await scene.begin())
         scene.clock.ahead = timedelta(days=30)

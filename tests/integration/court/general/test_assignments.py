@@ -88,7 +88,7 @@ async def test_files_next_to_the_records_show_prompts_and_sessions(court: CourtS
     assert all(soldier.startswith("soldier-") for soldier in soldiers)
 
 
-async def test_the_soldier_host_stores_each_report_of_an_agent_as_it_is_made(court: CourtScene) -> None:
+async def test_the_soldier_host_stores_each_report_of_an_agent_before_the_run_ends(court: CourtScene) -> None:
     first = reports(status="success", summary="first", task_id="task-of-somebody-else")
     court.has(work("look", first, {"answer": "Done."}, pause_after=True), work("look again", SUCCESS))
     event_id = await court.send_event()
@@ -233,7 +233,9 @@ async def test_a_run_that_a_person_resumes_by_hand_needs_no_answer_any_more(cour
 
 
 @ONE_BACKEND
-async def test_an_answer_to_a_run_that_was_resumed_by_hand_fails_nothing(court: CourtScene, tmp_path: Path) -> None:
+async def test_an_answer_to_a_run_that_was_resumed_by_hand_does_not_fail_the_assignment(
+    court: CourtScene, tmp_path: Path
+) -> None:
     go = tmp_path / "go"
     court.has(work("look", {"ask": "Left or right?"}, {"wait_for": str(go)}, SUCCESS))
     event_id = await court.send_event()
@@ -249,7 +251,7 @@ async def test_an_answer_to_a_run_that_was_resumed_by_hand_fails_nothing(court: 
 
 
 @ONE_BACKEND
-async def test_an_agent_that_leaves_no_result_has_aborted(court: CourtScene) -> None:
+async def test_an_assignment_without_a_reported_result_fails_as_aborted(court: CourtScene) -> None:
     court.has(work("look", {"answer": "done, I think"}))
     event = await court.until_event(await court.send_event(), EventStatus.FAILED)
     assert event.reason == "aborted: no agent reported a result"

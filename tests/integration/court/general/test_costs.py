@@ -58,11 +58,13 @@ async def spent_by_runs(court: CourtScene) -> float:
     return sum(Workflow.read(record.doc).cost_usd for record in found)
 
 
-async def set_aside(court: CourtScene) -> list[str]:
+async def reserved_money(court: CourtScene) -> list[str]:
     return list((await court.held()).get(MONEY, {}).values())
 
 
-async def test_a_run_that_has_cost_its_budget_continues_with_as_much_again_of_the_days_money(court: CourtScene) -> None:
+async def test_a_run_that_exceeds_its_budget_asks_a_person_and_continues_with_the_same_budget_again(
+    court: CourtScene,
+) -> None:
     may_go = court.folder / "may-go"
     court.has(work("look", SUCCESS, {"cost": 1.25}, {"wait_for": str(may_go)}, {"cost": 0.5}), budget_usd=1)
     event_id = await court.send_event()
@@ -83,7 +85,9 @@ async def test_a_run_that_has_cost_its_budget_continues_with_as_much_again_of_th
     await court.until_nothing_is_held()
 
 
-async def test_nothing_but_a_choice_answers_the_question_for_money_and_stop_ends_it(court: CourtScene) -> None:
+async def test_a_question_about_the_budget_accepts_only_its_choices_and_stop_ends_the_assignment(
+    court: CourtScene,
+) -> None:
     court.has(work("look", SUCCESS, *DEAR), budget_usd=1, ask_default="carry on as you think best")
     event_id = await court.send_event()
     asking = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
@@ -99,7 +103,7 @@ async def test_nothing_but_a_choice_answers_the_question_for_money_and_stop_ends
     await until_booked(court, "1.25")
 
 
-async def test_a_run_that_its_budget_stops_is_not_retried(court: CourtScene) -> None:
+async def test_a_run_that_is_stopped_by_its_budget_is_not_retried(court: CourtScene) -> None:
     court.has(work("look", SUCCESS, *DEAR), budget_usd=1, over_budget=OverBudget.STOP, retries=2)
     event_id = await court.send_event()
     failed = await court.until_event(event_id, EventStatus.FAILED)
@@ -109,7 +113,7 @@ async def test_a_run_that_its_budget_stops_is_not_retried(court: CourtScene) -> 
     await until_booked(court, "1.25")
 
 
-async def test_a_general_without_a_budget_has_the_reserve_of_the_king(court: CourtScene) -> None:
+async def test_a_run_of_a_general_without_a_budget_gets_the_default_reserve_of_the_king(court: CourtScene) -> None:
     court.has(work("look", SUCCESS, {"ask": "left?"}))
     await court.send_event()
     asking = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
@@ -134,17 +138,17 @@ async def test_an_answered_run_waits_if_its_grant_exceeds_the_rest_of_the_daily_
     assert (await run_of(court, asking.id)).status is WorkflowStatus.AWAITING
 
 
-async def test_the_answer_to_an_agent_takes_only_what_is_left_of_the_budget(court: CourtScene) -> None:
+async def test_a_run_that_is_answered_reserves_only_the_rest_of_its_budget(court: CourtScene) -> None:
     court.has(work("look", {"cost": 2}, {"ask": "left?"}, {"run": "sleep 60"}), budget_usd=3)
     await court.send_event()
     asking = await court.until_assignment(AssignmentStatus.NEEDS_HUMAN)
     await until_booked(court, "2")
     await court.answer(asking.id, "left")
     resumed = await court.until_assignment(AssignmentStatus.IN_PROGRESS)
-    assert (resumed.budget_usd, await set_aside(court)) == (1.0, ["1.0"])
+    assert (resumed.budget_usd, await reserved_money(court)) == (1.0, ["1.0"])
 
 
-async def test_a_run_at_the_limit_of_its_vendor_keeps_its_slot_and_continues_without_a_person(
+async def test_a_run_at_the_rate_limit_of_its_vendor_keeps_its_slot_and_continues_without_a_person(
     court: CourtScene,
 ) -> None:
     court.has(work("look", SUCCESS, {"cost": 0.5}, {"usage_limit": 1}, {"cost": 0.25}))
@@ -192,7 +196,7 @@ async def test_the_cost_of_a_cancelled_run_is_booked(court: CourtScene) -> None:
     await until_booked(court, "0.5")
 
 
-async def test_a_cost_known_only_after_the_end_is_booked_too(court: CourtScene) -> None:
+async def test_a_cost_that_is_reported_after_the_end_of_a_run_is_booked_too(court: CourtScene) -> None:
     court.has(work("look", SUCCESS, {"cost": 0.5}))
     event_id = await court.send_event()
     await court.until_event(event_id, EventStatus.COMPLETED)

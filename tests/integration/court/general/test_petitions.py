@@ -38,7 +38,7 @@ async def say(court: CourtScene, ask: HumanQuestion, text: str) -> None:
 
 
 async def ids(court: CourtScene, kind: str, state: str) -> list[str]:
-    """Return which petitions of a kind came to a state."""
+    """Return the ids of the petitions of a kind that have reached a state, from the log."""
     logged = await court.logged(f"petition.{state}")
     return [str(data["petition_id"]) for _, data in logged if data["kind"] == kind]
 

@@ -1,4 +1,4 @@
-"""Two repositories with one slug: an event of the one never works in the clone, nor with the memory, of the other."""
+"""Two repositories with the same slug share neither a clone nor a memory."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.integration.court.general.scene import GENERAL, CourtScene, reports, 
 
 pytestmark = pytest.mark.parametrize("backend", ["files"], indirect=True)
 PRIVATE, STRANGE = "acme/web-app", "acme-web/app"
-# The name by which earlier versions would have found the Git of both.
+# The slug of both repositories, by which earlier versions looked up a Git.
 SLUG = "acme-web-app"
 
 
@@ -31,7 +31,7 @@ async def git_of(court: CourtScene, event_id: str) -> str:
     return tree.ref.git_id
 
 
-async def test_an_event_of_a_stranger_never_works_in_a_clone_with_the_same_slug(court: CourtScene) -> None:
+async def test_an_event_of_another_repository_with_the_same_slug_never_uses_the_clone(court: CourtScene) -> None:
     court.has(work("look", reports(status="success", summary="looked")))
     await knows(court, SLUG, PRIVATE)
     event = await court.until_event(await court.send_event(repo=STRANGE), EventStatus.FAILED)
@@ -40,7 +40,7 @@ async def test_an_event_of_a_stranger_never_works_in_a_clone_with_the_same_slug(
     assert not list((court.folder / "host-a" / "repositories").glob("*.git"))
 
 
-async def test_repositories_with_one_slug_have_a_git_a_clone_and_a_memory_each(court: CourtScene) -> None:
+async def test_two_repositories_with_the_same_slug_each_have_their_own_git_clone_and_memory(court: CourtScene) -> None:
     learned = [{"about": "repo", "text": "The vault is below the stairs."}]
     court.has(work("learn", reports(status="success", summary="learned", memory_updates=learned)))
     private = await knows(court, SLUG, PRIVATE)

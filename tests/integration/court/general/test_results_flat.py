@@ -30,7 +30,7 @@ APPLICATION = engine()
 
 
 async def fill(bus: Bus) -> None:
-    """Store results of one repository and of as many others, in the order of their end."""
+    """Store results of one repository and as many of other repositories, in the order of their end."""
     start = utc_now() - timedelta(days=1)
     async with bus.transaction() as transaction:
         for number in range(COUNT):

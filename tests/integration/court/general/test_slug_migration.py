@@ -49,7 +49,7 @@ def watching(*repos: str) -> SentinelSettings:
     return SentinelSettings(github=GitHubSettings(token="t", logins=("bot",), repos=repos))  # noqa: S106
 
 
-async def knew(bus: Bus, git_id: str, url: str) -> None:
+async def store_old_git(bus: Bus, git_id: str, url: str) -> None:
     """Store a Git as an earlier version did."""
     doc = msgspec.to_builtins(Git(id=git_id, name=git_id, url=url))
     del doc["repo"]
@@ -57,8 +57,8 @@ async def knew(bus: Bus, git_id: str, url: str) -> None:
         await transaction.put(Record(kind=GITS.name, id=git_id, state=ACTIVE, doc=doc))
 
 
-async def worked_in(bus: Bus, *repos: str) -> None:
-    """Store assignments that have ended in repositories."""
+async def store_assignments_in(bus: Bus, *repos: str) -> None:
+    """Store a completed assignment for each of these repositories."""
     async with bus.transaction() as transaction:
         for number, repo in enumerate(repos):
             assignment = Assignment(
@@ -85,25 +85,25 @@ async def migrate(bus: Bus, sentinel: SentinelSettings, *packages: Package) -> t
 
 
 async def test_a_git_gets_the_repository_of_its_address_regardless_of_its_name(bus: Bus) -> None:
-    await knew(bus, "acme-web-app", "git@github.com:acme-web/app.git")
-    await knew(bus, "tools", "https://example.org/acme/tools.git")
-    await worked_in(bus, "acme/web-app")
+    await store_old_git(bus, "acme-web-app", "git@github.com:acme-web/app.git")
+    await store_old_git(bus, "tools", "https://example.org/acme/tools.git")
+    await store_assignments_in(bus, "acme/web-app")
     assert await migrate(bus, watching(*OURS)) == ({"acme-web-app": "acme-web/app", "tools": ""}, [])
 
 
-async def test_a_mirror_gets_the_one_repository_of_ours_that_it_was_found_for(bus: Bus) -> None:
-    await knew(bus, "acme-web-app", "/srv/web")
-    await knew(bus, "mirror", "/srv/acme/tools.git")
-    await worked_in(bus, "acme-web/app", "Acme/Web-App", "acme/tools")
+async def test_a_git_of_a_mirror_gets_the_one_watched_repository_that_matches_its_name(bus: Bus) -> None:
+    await store_old_git(bus, "acme-web-app", "/srv/web")
+    await store_old_git(bus, "mirror", "/srv/acme/tools.git")
+    await store_assignments_in(bus, "acme-web/app", "Acme/Web-App", "acme/tools")
     expected = {"acme-web-app": "acme/web-app", "mirror": "acme/tools"}
     assert await migrate(bus, watching(*OURS)) == (expected, [])
     # A second migration changes nothing.
     assert await migrate(bus, watching(*OURS)) == (expected, [])
 
 
-async def test_a_repository_that_only_strangers_name_is_never_that_of_a_git(bus: Bus, tmp_path: Path) -> None:
-    await knew(bus, "acme-web-app", "/srv/web")
-    await worked_in(bus, "acme-web/app")
+async def test_a_git_gets_only_a_repository_that_the_settings_or_a_general_name(bus: Bus, tmp_path: Path) -> None:
+    await store_old_git(bus, "acme-web-app", "/srv/web")
+    await store_assignments_in(bus, "acme-web/app")
     assert await migrate(bus, watching("*")) == ({"acme-web-app": ""}, ["acme-web-app"])
     named = package(work("look", reports(status="success")), directory=tmp_path)
     named = msgspec.structs.replace(named, general=msgspec.structs.replace(named.general, default_repo="acme/web-app"))
@@ -111,8 +111,8 @@ async def test_a_repository_that_only_strangers_name_is_never_that_of_a_git(bus:
 
 
 async def test_a_git_that_matches_two_of_our_repositories_is_reported(bus: Bus) -> None:
-    await knew(bus, "acme-web-app", "/srv/web")
-    await worked_in(bus, "acme/web-app", "acme-web/app")
+    await store_old_git(bus, "acme-web-app", "/srv/web")
+    await store_assignments_in(bus, "acme/web-app", "acme-web/app")
     assert await migrate(bus, SentinelSettings()) == ({"acme-web-app": ""}, ["acme-web-app"])
 
 
@@ -121,7 +121,7 @@ async def test_a_memory_file_is_renamed_only_if_its_repository_is_certain(bus: B
     memory.mkdir()
     for name in ("acme-tools", "acme-web-app", "anna-shop", "ghost"):
         (memory / f"repo-{name}.md").write_text(f"- {name}\n")
-    await worked_in(bus, "acme/tools", "acme/web-app", "acme-web/app", "anna/shop")
+    await store_assignments_in(bus, "acme/tools", "acme/web-app", "acme-web/app", "anna/shop")
     _, warned = await migrate(bus, watching(*OURS), package(work("look"), directory=tmp_path))
     assert warned == ["repo-acme-web-app.md", "repo-anna-shop.md", "repo-ghost.md"]
     assert sorted(each.name for each in memory.iterdir()) == [*warned, "repository-acme.tools.md"]
@@ -129,7 +129,7 @@ async def test_a_memory_file_is_renamed_only_if_its_repository_is_certain(bus: B
 
 
 async def test_the_role_migrates_names_before_it_works(bus: Bus, tmp_path: Path) -> None:
-    await knew(bus, "shop", "https://github.com/acme/shop.git")
+    await store_old_git(bus, "shop", "https://github.com/acme/shop.git")
     async with AsyncExitStack() as stack:
         context = RoleContext(
             bus=bus,

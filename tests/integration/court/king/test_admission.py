@@ -31,7 +31,7 @@ async def test_two_events_of_one_repository_run_one_after_the_other(backend: Bac
         assert await scene.waiting_lines() == {}
 
 
-async def test_repositories_with_one_slug_have_a_limit_each_and_one_repository_has_one_however_it_is_written(
+async def test_the_limit_of_a_repository_ignores_upper_case_and_is_not_shared_by_a_repository_with_the_same_slug(
     backend: BackendUnderTest,
 ) -> None:
     async with opened(backend, PR) as scene:
@@ -66,14 +66,14 @@ async def test_no_more_than_three_soldiers_work_at_once(backend: BackendUnderTes
         assert await assigned_events(scene) == ["1", "2", "3", "4"]
 
 
-async def test_a_freed_slot_goes_to_the_highest_rank(backend: BackendUnderTest) -> None:
+async def test_a_freed_slot_is_given_to_the_waiting_event_of_the_highest_rank(backend: BackendUnderTest) -> None:
     async with opened(backend, PR) as scene:
         await scene.send(make_event(1), make_event(2), make_event(3, priority=Priority.HIGH))
         await scene.complete(await scene.assignment_of("evt-github-1"))
         assert await assigned_events(scene) == ["1", "3"]
 
 
-async def test_a_general_works_on_no_more_than_its_policy_says(backend: BackendUnderTest) -> None:
+async def test_a_general_works_on_at_most_as_many_events_as_its_policy_allows(backend: BackendUnderTest) -> None:
     shy = make_package("gen-pr", wants("*"), policy={"concurrency": 1})
     async with opened(backend, shy) as scene:
         await scene.send(make_event(1, repo="acme/a"), make_event(2, repo="acme/b"))
@@ -82,7 +82,7 @@ async def test_a_general_works_on_no_more_than_its_policy_says(backend: BackendU
         assert await assigned_events(scene) == ["1", "2"]
 
 
-async def test_an_event_parked_for_another_limit_does_not_keep_a_free_repository_from_the_next(
+async def test_an_event_that_also_waits_for_its_general_does_not_block_its_free_repository(
     backend: BackendUnderTest,
 ) -> None:
     shy = make_package("gen-pr", wants("github.pr.*"), policy={"concurrency": 1})
@@ -90,7 +90,7 @@ async def test_an_event_parked_for_another_limit_does_not_keep_a_free_repository
         await scene.send(
             make_event(1, repo="acme/other"),
             make_event(2, "github.issue.comment"),
-            # Both wait for the repository of the second; the first of them also for its General.
+            # Events 3 and 4 wait for the repository of event 2, and event 3 also waits for its General.
             make_event(3),
             make_event(4, "github.issue.comment"),
         )
@@ -153,7 +153,7 @@ async def test_yellow_health_admits_urgent_events_and_those_that_waited_long(bac
         assert await scene.waiting_lines() == {}
 
 
-async def test_orange_and_red_admit_nothing(backend: BackendUnderTest) -> None:
+async def test_orange_and_red_health_admit_nothing(backend: BackendUnderTest) -> None:
     async with opened(backend, PR) as scene:
         for level in ("orange", "red"):
             await scene.set_health(level)
@@ -192,7 +192,7 @@ async def test_a_stale_reading_of_the_health_counts_as_orange(backend: BackendUn
         assert await assigned_events(scene) == ["1"]
 
 
-async def test_a_slot_whose_holder_waits_is_found_by_the_timer(backend: BackendUnderTest) -> None:
+async def test_the_timer_frees_a_slot_whose_assignment_ended_without_a_notice(backend: BackendUnderTest) -> None:
     async with opened(backend, PR, settings=KingSettings(soldiers=1)) as scene:
         await scene.send(make_event(1), make_event(2, repo="acme/b"))
         async with scene.bus.transaction() as transaction:
@@ -203,7 +203,9 @@ async def test_a_slot_whose_holder_waits_is_found_by_the_timer(backend: BackendU
         assert await assigned_events(scene) == ["1", "2"]
 
 
-async def test_many_that_wait_for_one_repository_do_not_keep_others_waiting(backend: BackendUnderTest) -> None:
+async def test_many_events_that_wait_for_one_repository_do_not_delay_other_repositories(
+    backend: BackendUnderTest,
+) -> None:
     async with opened(backend, PR) as scene:
         await scene.set_health("red")
         await scene.send(*(make_event(number) for number in range(1, 46)), make_event(46, repo="acme/lib"))
@@ -232,7 +234,7 @@ async def test_a_budget_above_the_daily_budget_reserves_the_whole_daily_budget(b
         assert await scene.waiting_lines() == {"evt-github-2": "money"}
 
 
-async def test_hundreds_that_wait_are_served_in_order_of_their_rank(backend: BackendUnderTest) -> None:
+async def test_waiting_events_are_assigned_in_the_order_of_their_rank(backend: BackendUnderTest) -> None:
     async with opened(backend, PR, settings=KingSettings(soldiers=1)) as scene:
         await scene.set_health("red")
         for number in range(1, 31):

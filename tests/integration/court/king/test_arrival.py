@@ -118,7 +118,7 @@ async def test_an_event_is_dispatched_only_when_all_its_generals_have_it(backend
         assert (event.status, event.outcome, event.reason) == ("failed", "failed", "broken")
 
 
-async def test_a_newer_event_takes_the_place_of_one_that_waits(backend: BackendUnderTest) -> None:
+async def test_a_newer_event_supersedes_a_waiting_one(backend: BackendUnderTest) -> None:
     keyed = make_package("gen-pr", wants("github.pr.*", supersedes="{repo}#{payload.number}"))
     async with opened(backend, keyed) as scene:
         await scene.send(make_event(1, payload={"number": 0}))
@@ -136,7 +136,7 @@ async def test_a_newer_event_takes_the_place_of_one_that_waits(backend: BackendU
         assert (await scene.event("evt-github-5")).status is EventStatus.PENDING
 
 
-async def test_an_older_event_that_comes_late_is_superseded_itself(backend: BackendUnderTest) -> None:
+async def test_an_older_event_that_arrives_late_is_superseded(backend: BackendUnderTest) -> None:
     keyed = make_package("gen-pr", wants("github.pr.*", supersedes="{repo}#{payload.number}"))
     async with opened(backend, keyed) as scene:
         newer, older = (make_event(number, payload={"number": 7}) for number in (9, 2))
@@ -145,7 +145,7 @@ async def test_an_older_event_that_comes_late_is_superseded_itself(backend: Back
         assert (await scene.event(newer.id)).status is EventStatus.DISPATCHED
 
 
-async def test_an_event_from_the_future_is_not_the_newest_for_ever(backend: BackendUnderTest) -> None:
+async def test_an_event_dated_in_the_future_does_not_supersede_later_events(backend: BackendUnderTest) -> None:
     keyed = make_package("gen-pr", wants("github.pr.*", supersedes="{repo}#{payload.number}"))
     async with opened(backend, keyed) as scene:
         await scene.send(make_event(1, payload={"number": 7}, created_at=NOON + timedelta(days=900)))
@@ -175,7 +175,7 @@ async def test_a_debounced_event_is_held_back_for_newer_ones_and_the_newest_cont
         assert [assignment.event_id for assignment in await scene.assigned()] == [second.id]
 
 
-async def test_events_without_end_do_not_hold_an_event_back_for_ever(backend: BackendUnderTest) -> None:
+async def test_a_steady_flow_of_newer_events_does_not_hold_events_back_forever(backend: BackendUnderTest) -> None:
     patient = make_package("gen-pr", wants("*", supersedes="{payload.number}", debounce_seconds=60))
     async with opened(backend, patient) as scene:
         for number in range(1, 14):

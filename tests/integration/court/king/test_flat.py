@@ -77,7 +77,7 @@ def fill(dsn: str, size: int) -> None:
 
 
 async def cost(bus: ExplainedBus, act: Callable[[Transaction], Awaitable[Any]]) -> tuple[int, int]:
-    """Return how many statements something takes, and how many buffers they touch."""
+    """Return how many statements an action executes, and how many buffers they touch."""
     bus.take()
     async with bus.transaction() as transaction:
         await act(transaction)
@@ -85,7 +85,7 @@ async def cost(bus: ExplainedBus, act: Callable[[Transaction], Awaitable[Any]]) 
     return len(plans), sum(plan.buffers for plan in plans)
 
 
-async def look_around(transaction: Transaction) -> None:
+async def run_periodic_check(transaction: Transaction) -> None:
     await release_held(transaction, NOON, 50)
     await release_returned_generals(transaction, TERMS)
     await release_inactive(transaction, NOON, TERMS)
@@ -98,16 +98,16 @@ async def costs(dsn: str, size: int) -> dict[str, tuple[int, int]]:
         async with bus.transaction() as transaction:
             (first,) = (await admit(transaction, NOON, TERMS)).assignments
         return {
-            "nobody can be admitted": await cost(bus, lambda transaction: admit(transaction, NOON, TERMS)),
-            "an assignment rests": await cost(
+            "nothing can be admitted": await cost(bus, lambda transaction: admit(transaction, NOON, TERMS)),
+            "an assignment is released": await cost(
                 bus, lambda transaction: release_assignment(transaction, first.id, NOON, TERMS)
             ),
-            "one is admitted": await cost(bus, lambda transaction: admit(transaction, NOON, TERMS)),
-            "the clock": await cost(bus, look_around),
+            "an event is admitted": await cost(bus, lambda transaction: admit(transaction, NOON, TERMS)),
+            "the periodic check": await cost(bus, run_periodic_check),
         }
 
 
-async def test_admission_costs_as_much_with_ten_thousand_that_wait_as_with_ten(
+async def test_admission_costs_as_much_with_ten_thousand_waiting_events_as_with_ten(
     dsn: str, request: pytest.FixtureRequest
 ) -> None:
     cluster = request.getfixturevalue("cluster")
@@ -118,5 +118,5 @@ async def test_admission_costs_as_much_with_ten_thousand_that_wait_as_with_ten(
     for what, (statements, buffers) in few.items():
         # The server may report the last statement a moment later.
         assert many[what][0] <= statements + 1, what
-        # A deeper index is a page or two more for each lookup.
+        # In a deeper index, each lookup reads a page or two more.
         assert many[what][1] <= buffers * 2 + 20, what

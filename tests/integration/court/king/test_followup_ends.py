@@ -67,7 +67,7 @@ async def test_a_default_answer_is_given_at_its_deadline(backend: BackendUnderTe
 
 
 @pytest.mark.both_stores
-async def test_the_king_ends_a_followup_whose_days_are_over(backend: BackendUnderTest) -> None:
+async def test_the_king_ends_a_followup_after_its_maximum_age(backend: BackendUnderTest) -> None:
     async with opened(backend, general(review=RoundLimit(rounds=1))) as scene:
         await follow(scene, rounds={"review": 1})
         await happens(scene, review(1))
@@ -80,7 +80,9 @@ async def test_the_king_ends_a_followup_whose_days_are_over(backend: BackendUnde
 
 
 @pytest.mark.both_stores
-async def test_what_waits_for_a_missing_general_is_dropped_when_its_followup_ends(backend: BackendUnderTest) -> None:
+async def test_news_that_waits_for_a_missing_general_is_dropped_when_its_followup_ends(
+    backend: BackendUnderTest,
+) -> None:
     async with opened(backend, general()) as scene:
         await follow(scene)
         scene.packages.clear()
@@ -98,7 +100,7 @@ async def test_what_waits_for_a_missing_general_is_dropped_when_its_followup_end
         assert (ended.reason, ended.waiting) == ("it was merged", ())
 
 
-async def test_a_followup_ends_when_its_general_follows_no_more(backend: BackendUnderTest) -> None:
+async def test_a_followup_ends_when_its_general_has_no_section_follow(backend: BackendUnderTest) -> None:
     async with opened(backend, general(review=RoundLimit(rounds=1))) as scene:
         await follow(scene, rounds={"review": 1})
         await happens(scene, review(1))

@@ -74,7 +74,7 @@ async def test_two_kings_admit_an_event_once(backend: BackendUnderTest) -> None:
 
 
 @pytest.mark.both_stores
-async def test_two_kings_take_one_answer(backend: BackendUnderTest) -> None:
+async def test_two_kings_accept_an_answer_once(backend: BackendUnderTest) -> None:
     barrier = Barrier(makes_assignment)
     async with opened(backend, PR, kings=0) as scene:
         async with another_king(backend, scene):

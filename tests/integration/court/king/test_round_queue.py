@@ -1,4 +1,4 @@
-"""What waits for a round is neither lost nor stale: it waits again, is replaced, or is dropped with a reason."""
+"""News that waits for a round is never lost or outdated: it waits again, is replaced, or is dropped with a reason."""
 
 import pytest
 
@@ -28,7 +28,7 @@ SETTLED = "a later commit or event has settled it"
 
 
 @pytest.mark.both_stores
-async def test_a_failed_round_is_repeated_with_what_it_was_about(backend: BackendUnderTest) -> None:
+async def test_a_failed_round_is_repeated_with_the_same_news(backend: BackendUnderTest) -> None:
     async with opened(backend, general()) as scene:
         await follow(scene)
         [first] = await happens(scene, review(1), checks(2, "unit"))
@@ -85,7 +85,7 @@ async def test_a_round_without_a_push_is_repeated_after_the_answer(
         assert (await followed(scene)).state is FollowupState.OPEN
 
 
-async def test_a_newer_result_replaces_the_waiting_one_of_the_same_commit(backend: BackendUnderTest) -> None:
+async def test_a_newer_check_result_replaces_the_waiting_one_of_the_same_commit(backend: BackendUnderTest) -> None:
     async with opened(backend, general()) as scene:
         await follow(scene)
         await scene.send(checks(1, "lint", "unit"), conflict(2), checks(3, "unit"), conflict(4))
@@ -106,7 +106,7 @@ async def test_passed_checks_end_the_wait_of_the_failed_ones(backend: BackendUnd
         assert (await followed(scene)).waiting == ()
 
 
-async def test_leftovers_of_an_older_head_are_dropped_when_a_round_starts(backend: BackendUnderTest) -> None:
+async def test_news_about_an_older_head_is_dropped_when_a_round_starts(backend: BackendUnderTest) -> None:
     async with opened(backend, general(), settings=KingSettings(soldiers_per_repo=4)) as scene:
         await follow(scene)
         [first] = await happens(scene, review(1))
@@ -121,7 +121,7 @@ async def test_leftovers_of_an_older_head_are_dropped_when_a_round_starts(backen
         assert (left.status, left.outcome, left.reason) == ("completed", "followed", SETTLED)
 
 
-async def test_what_may_start_no_round_now_waits_beside_a_round_for_another_reason(backend: BackendUnderTest) -> None:
+async def test_news_without_a_round_left_waits_while_other_news_starts_a_round(backend: BackendUnderTest) -> None:
     async with opened(backend, general(checks=RoundLimit(rounds=1))) as scene:
         await follow(scene, rounds={"checks": 1})
         await scene.send(checks(1, "unit"))

@@ -114,7 +114,7 @@ async def rounds(scene: Scene) -> list[Assignment]:
 
 
 async def happens(scene: Scene, *events: ExternalEvent) -> list[Assignment]:
-    """Let something happen, and return all rounds after the time in which more could follow."""
+    """Send events, let the time pass in which the King waits for more of them, and return all rounds."""
     await scene.send(*events)
     scene.clock.forward(seconds=31)
     await scene.tick()
@@ -150,7 +150,7 @@ async def test_several_reviews_and_failed_checks_become_one_counted_round(backen
         assert (await scene.event("evt-github-1")).outcome == "completed"
 
 
-async def test_news_during_a_round_wait_for_the_next_one(backend: BackendUnderTest) -> None:
+async def test_news_during_a_round_waits_for_the_next_round(backend: BackendUnderTest) -> None:
     async with opened(backend, general(), settings=KingSettings(soldiers_per_repo=4)) as scene:
         await follow(scene)
         [first] = await happens(scene, review(1))
@@ -225,7 +225,7 @@ async def test_rounds_stop_early_when_the_failed_checks_do_not_shrink(backend: B
         assert "the last round repaired none of the failed checks: unit" in asked.text
 
 
-async def test_passed_checks_let_a_later_failure_start_a_round_again(backend: BackendUnderTest) -> None:
+async def test_after_passed_checks_a_later_failure_starts_a_round_again(backend: BackendUnderTest) -> None:
     async with opened(backend, general()) as scene:
         await follow(scene, failing=("unit",), rounds={"checks": 1})
         await scene.send(checks(1))
@@ -302,7 +302,7 @@ async def test_an_answer_reaches_the_next_session_as_a_report(backend: BackendUn
         assert second.payload["reports"] == ["I renamed two to zwei."]
 
 
-async def test_news_about_other_pull_requests_and_ended_followups_are_routed_as_usual(
+async def test_news_about_other_pull_requests_and_ended_followups_is_routed_as_usual(
     backend: BackendUnderTest,
 ) -> None:
     watcher = make_package("gen-watch", wants("github.pr.*"))

@@ -39,7 +39,9 @@ async def test_a_schedule_fires_for_its_general_alone_and_completes_like_any_eve
         assert (await scene.event(event.id)).status == "completed"
 
 
-async def test_a_schedule_with_an_unreadable_record_starts_over_and_stops_no_other(backend: BackendUnderTest) -> None:
+async def test_a_schedule_with_an_invalid_record_starts_over_and_does_not_stop_others(
+    backend: BackendUnderTest,
+) -> None:
     schedules = [every("30 21 * * *", name) for name in ("first", "second")]
     async with opened(backend, make_package("gen-report", schedules=schedules)) as scene:
         await scene.tick()
@@ -55,7 +57,7 @@ async def test_a_schedule_with_an_unreadable_record_starts_over_and_stops_no_oth
         assert len(await scene.find("event")) == 3
 
 
-async def test_the_repeated_hour_fires_once(backend: BackendUnderTest) -> None:
+async def test_a_time_in_the_hour_that_daylight_saving_repeats_fires_once(backend: BackendUnderTest) -> None:
     nightly = every("30 1 * * *", time_zone="America/New_York")
     async with opened(backend, make_package("gen-report", schedules=[nightly])) as scene:
         scene.clock.now = datetime(2026, 11, 1, 4, tzinfo=UTC)
@@ -65,7 +67,7 @@ async def test_the_repeated_hour_fires_once(backend: BackendUnderTest) -> None:
         assert await fired(scene) == ["20261101053000"]
 
 
-async def test_the_hour_that_is_left_out_fires_once(backend: BackendUnderTest) -> None:
+async def test_a_time_in_the_hour_that_daylight_saving_skips_fires_once(backend: BackendUnderTest) -> None:
     nightly = every("30 2 * * *", time_zone="America/New_York")
     async with opened(backend, make_package("gen-report", schedules=[nightly])) as scene:
         scene.clock.now = datetime(2026, 3, 8, 5, tzinfo=UTC)
@@ -90,7 +92,7 @@ async def test_missed_times_are_caught_up_as_the_schedule_says(backend: BackendU
             assert (await scene.event(f"evt-schedule-{name}-20261115150000")).source == "schedule"
 
 
-async def test_a_removed_schedule_stops_and_a_restored_one_starts_over(backend: BackendUnderTest) -> None:
+async def test_a_schedule_that_was_missing_for_a_day_starts_over(backend: BackendUnderTest) -> None:
     package = make_package("gen-report", schedules=[every("0 * * * *")])
     async with opened(backend, package) as scene:
         await scene.tick()
@@ -106,7 +108,7 @@ async def test_a_removed_schedule_stops_and_a_restored_one_starts_over(backend: 
         assert await fired(scene) == ["20261116130000"]
 
 
-async def test_a_schedule_catches_up_after_its_package_was_unreadable(
+async def test_a_schedule_that_was_missing_for_less_than_a_day_catches_up(
     backend: BackendUnderTest,
 ) -> None:
     package = make_package("gen-report", schedules=[every("0 * * * *")])
@@ -121,7 +123,7 @@ async def test_a_schedule_catches_up_after_its_package_was_unreadable(
         assert [record.state for record in await scene.find(SCHEDULES.name)] == ["active"]
 
 
-async def test_a_schedule_with_other_times_forgets_its_next_one(backend: BackendUnderTest) -> None:
+async def test_a_schedule_whose_times_are_changed_fires_only_at_the_new_times(backend: BackendUnderTest) -> None:
     async with opened(backend, make_package("gen-report", schedules=[every("0 * * * *")])) as scene:
         await scene.tick()
         scene.packages[:] = [make_package("gen-report", schedules=[every("45 * * * *")])]

@@ -31,7 +31,7 @@ async def test_a_waiting_event_shows_what_holds_it_and_how_many_are_ahead(backen
         assert wait.held_by == "health is yellow (memory at 65 %), so only high-priority work starts"
 
 
-async def test_every_other_line_is_explained_too(backend: BackendUnderTest) -> None:
+async def test_every_other_reason_to_wait_is_explained_too(backend: BackendUnderTest) -> None:
     shy = make_package("gen-shy", wants("jira.*"), policy={"concurrency": 1})
     slow = make_package("gen-slow", wants("slack.*", debounce_seconds=60))
     dear = make_package("gen-dear", wants("cron.*"), policy={"budget_usd": 400.0})

@@ -63,7 +63,7 @@ LONGEST_CALL = timedelta(seconds=60)
 # A stand-in shows its changes at once, so a lookup does not have to wait for the time limit of a call.
 SETTLES_AFTER = timedelta(seconds=0.1) - LONGEST_CALL
 KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, PETITIONS, FOLLOWUPS, QUESTIONS)
-# Tests do not wait for a retry.
+# Retries follow almost at once, so tests do not wait for them.
 _BRISK = replace(
     streams.PETITION_STREAM,
     retry=RetryPolicy(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=200), max_attempts=50),
@@ -182,7 +182,7 @@ class Scene:
         return found[1].status if found else None
 
     async def verdict(self, name: str) -> PetitionVerdict | None:
-        """Return the verdict for an agent that requested under a name."""
+        """Return the verdict on the petition that an agent made under this name."""
         async with self.bus.transaction() as transaction:
             return await load_verdict(transaction, name)
 
@@ -214,7 +214,7 @@ class Scene:
             return await transaction.find(RecordQuery(kind=kind))
 
     async def settled(self) -> list[tuple[str, str]]:
-        """Return the petitions of which the General was notified."""
+        """Return the notices to the General about petitions that have ended."""
         rows = [row for row in self.backend.picture().rows if row.stream == streams.SETTLED_STREAM.name]
         return [await self._situation(row.event_id) for row in rows]
 
@@ -258,7 +258,7 @@ class Scene:
 
     @asynccontextmanager
     async def performing(self) -> AsyncIterator[None]:
-        """Let a Worker perform petitions for the length of the block."""
+        """Run a Worker that performs petitions, within the block."""
         effects = {"github": github_effect(self.github.url), "jira": jira_effect(self.jira.url)}
         dispatcher = Dispatcher()
         for system, effect in effects.items():
@@ -292,7 +292,7 @@ class Scene:
             await asyncio.wait_for(running, PATIENCE_SECONDS)
 
     async def run_until_killed(self, moment: str) -> int:
-        """Run a worker in its own process that is killed before or after its first call; its lease ends then."""
+        """Run a worker in its own process, which is killed before or after its first call. Then end its lease."""
         arguments = [self.backend.name, self.backend.place, self.github.url, self.jira.url, moment]
         child = await warm.start("tests.integration.court.petitions.child", *arguments)
         try:

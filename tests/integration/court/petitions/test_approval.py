@@ -76,7 +76,7 @@ async def test_a_rejection_by_a_person_is_final(scene: Scene) -> None:
         assert not await has_open_petitions(transaction, ROOT)
 
 
-async def test_only_people_named_in_the_policy_may_approve_and_only_with_these_words(scene: Scene) -> None:
+async def test_only_people_named_in_the_policy_may_approve_and_only_with_an_offered_choice(scene: Scene) -> None:
     policy = GeneralPolicy(petitions=CAREFUL.petitions, ask_people=("anna",))
     asked = await scene.comment(policy=policy)
     assert "may not answer" in (await scene.answer(asked, "approve", "mallory")).refusal
@@ -87,7 +87,7 @@ async def test_only_people_named_in_the_policy_may_approve_and_only_with_these_w
     assert (await scene.now(asked)).state is GRANTED
 
 
-async def test_no_answer_to_the_assignment_is_taken_for_one_to_a_petition(scene: Scene) -> None:
+async def test_the_question_about_a_petition_is_not_a_question_of_its_assignment(scene: Scene) -> None:
     asked = await scene.comment(policy=CAREFUL)
     async with scene.bus.transaction() as transaction:
         assert await find_question(transaction, ROOT) is None
@@ -146,7 +146,7 @@ async def test_an_approved_and_withdrawn_petition_may_be_requested_again(scene: 
     assert (await scene.now(first)).state is REFUSED
 
 
-async def test_a_person_has_no_more_time_than_the_petition(scene: Scene) -> None:
+async def test_a_question_has_the_same_deadline_as_its_petition(scene: Scene) -> None:
     rule = PetitionRule(kind="github.comment", approval=True, expires_hours=1)
     asked = await scene.comment(policy=GeneralPolicy(petitions=(rule,)))
     async with scene.bus.transaction() as transaction:

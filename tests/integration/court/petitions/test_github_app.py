@@ -133,7 +133,7 @@ async def test_a_missing_permission_rejects_a_petition_and_is_named(site: Site) 
         ("suspended", "(GitHub answered 403: This installation has been suspended)"),
     ],
 )
-async def test_an_app_that_is_not_accepted_says_what_to_correct(site: Site, problem: str, reason: str) -> None:
+async def test_the_error_for_a_rejected_app_says_what_to_correct(site: Site, problem: str, reason: str) -> None:
     installation = await install(site, suspended=problem == "suspended")
     keys = {"another key": other_key(), "no key": "secret words"}
     settings = app_settings(99 if problem == "another installation" else installation, keys.get(problem, ""))

@@ -23,9 +23,9 @@ from tests.integration.court.petitions.scene import REPO, ROOT, Scene, assignmen
 from tests.unit.workflow.model.host import petition as spoken
 from tests.unit.workflow.model.scene import APP, Run, started, template, work
 
-# What the commands show does not depend on the store.
+# The output of the commands does not depend on the store, so one backend is enough.
 pytestmark = pytest.mark.parametrize("backend", ["files"], indirect=True)
-# The run of the model is wf-1, and so its assignment is this.
+# The assignment of the run wf-1.
 TASK = "1"
 
 
@@ -37,7 +37,7 @@ def terminal(scene: Scene, tmp_path: Path) -> Terminal:
 
 @pytest.fixture
 async def run(scene: Scene) -> Run:
-    """A run whose two agents each had a comment written, and whose second then failed."""
+    """A run with two agents: each has written a comment by a petition, and then the second agent has failed."""
     git = Git(id="git-app", name="app", url=f"git@github.com:{REPO}.git", repo=REPO)
     await create_git(scene.bus, git, actor="anna")
     run = started(template(work("build"), work("check"), git_refs=(APP,)))
@@ -117,7 +117,9 @@ async def test_without_petitions_the_ledger_is_empty(scene: Scene, terminal: Ter
     assert (await scene.petitions()) == []
 
 
-async def test_a_rolled_back_run_is_warned_of_what_git_cannot_undo(scene: Scene, terminal: Terminal, run: Run) -> None:
+async def test_resuming_from_a_checkpoint_warns_about_actions_that_git_cannot_undo(
+    scene: Scene, terminal: Terminal, run: Run
+) -> None:
     await store(scene, run)
     await register_host(scene.bus, "host-a", 4, timedelta(minutes=10))
     first, second = (await cli(terminal, "petition", "list", "wf-1", "--json")).document

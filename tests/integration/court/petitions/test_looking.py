@@ -90,7 +90,7 @@ async def test_a_comment_is_found_among_many_in_a_ticket(ticket: RunningServer) 
         assert await effect.reconcile(attempt("jira.comment", wanted.request["body"], mark="0ther")) == Absent()
 
 
-async def test_a_step_counts_as_taken_if_another_process_continued_from_it(ticket: RunningServer) -> None:
+async def test_a_transition_counts_as_made_if_the_ticket_has_moved_on_since(ticket: RunningServer) -> None:
     wanted = attempt("jira.transition", {"key": TICKET, "to": "In Review"})
     async with at_hand(jira_effect(ticket.url)) as effect:
         assert await effect.reconcile(wanted) == Absent()
@@ -99,7 +99,7 @@ async def test_a_step_counts_as_taken_if_another_process_continued_from_it(ticke
         assert isinstance(await effect.reconcile(wanted), Present)
 
 
-async def test_a_step_that_others_took_and_took_back_before_we_asked_is_not_ours(ticket: RunningServer) -> None:
+async def test_a_transition_that_others_made_and_undid_before_the_petition_is_not_ours(ticket: RunningServer) -> None:
     for status in ("In Review", "To Do"):
         await people(ticket, f"tickets/{TICKET}", status=status)
     wanted = attempt("jira.transition", {"key": TICKET, "to": "In Review"})
@@ -112,7 +112,7 @@ async def test_a_step_that_others_took_and_took_back_before_we_asked_is_not_ours
         assert isinstance(await effect.reconcile(Attempt(1, "one", later, 1)), Present)
 
 
-async def test_a_server_that_cannot_be_reached_was_sent_nothing() -> None:
+async def test_a_call_to_an_unreachable_server_was_not_sent_and_is_throttled() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         async with at_hand(github_effect(f"http://127.0.0.1:{free.getsockname()[1]}")) as effect:

@@ -41,7 +41,7 @@ async def test_a_call_whose_answer_is_lost_is_found_and_not_repeated(scene: Scen
 
 
 @pytest.mark.parametrize("kind", ["github.comment", "jira.comment"])
-async def test_a_call_that_a_broken_server_did_not_make_is_made_again(scene: Scene, kind: str) -> None:
+async def test_a_call_that_a_broken_server_did_not_execute_is_sent_again(scene: Scene, kind: str) -> None:
     body, call = ASKED[kind]
     scene.trouble(site_of(scene, kind), kind="refuse", method="POST", status=502)
     async with scene.performing():

@@ -109,7 +109,7 @@ async def test_a_waiting_petition_is_always_checked_again(scene: Scene) -> None:
     assert await scene.settled() == [("PetitionsDue", ROOT)]
 
 
-async def test_an_agent_gets_the_verdict_under_every_name_by_which_it_asked(scene: Scene, run: Run) -> None:
+async def test_an_agent_gets_a_verdict_for_each_name_of_its_petition(scene: Scene, run: Run) -> None:
     await scene.comment("Well done.", name="t-a1-p1")
     await scene.comment("Well done.", name="t-a2-p1")
     await scene.make_petition("github.merge", {}, name="t-a1-p2")

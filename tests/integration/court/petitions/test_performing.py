@@ -32,7 +32,7 @@ async def test_a_comment_is_written_once_and_its_general_is_notified(scene: Scen
     assert [record.indexed["root"] for record in await scene.records("petition")] == [ROOT]
 
 
-async def test_a_review_carries_its_verdict(scene: Scene) -> None:
+async def test_a_review_is_sent_with_its_verdict(scene: Scene) -> None:
     async with scene.performing():
         await scene.until(await scene.make_petition("github.review", {"event": "APPROVE"}, policy=APPROVING), PERFORMED)
     [review] = scene.github.application[STATE_FILE].state["reviews"]
@@ -40,7 +40,7 @@ async def test_a_review_carries_its_verdict(scene: Scene) -> None:
     assert review["body"].startswith("<!-- kingdom:")
 
 
-async def test_an_approval_that_the_policy_does_not_name_is_never_sent(scene: Scene) -> None:
+async def test_an_approving_review_that_the_policy_does_not_allow_is_never_sent(scene: Scene) -> None:
     refused = await scene.make_petition("github.review", {"event": "APPROVE", "body": "Fine."})
     assert refused.state is REFUSED
     assert "no github.review with the event APPROVE; use one of: COMMENT, REQUEST_CHANGES" in refused.reason
@@ -88,7 +88,7 @@ async def test_a_ticket_is_commented_and_moved(scene: Scene) -> None:
     assert scene.made(scene.jira, "POST transition") == 1
 
 
-async def test_the_same_petition_is_performed_once_however_often_it_is_asked_for(scene: Scene) -> None:
+async def test_the_same_petition_is_performed_once_however_often_it_is_requested(scene: Scene) -> None:
     first = await scene.comment("Well done.", name="t-a1-p1")
     second = await scene.make_petition(
         "github.comment", {"body": "Well done.", "repo": "Acme/Rocket", "number": 1}, name="t-a2-p1"
@@ -172,7 +172,7 @@ async def test_a_throttled_petition_waits_as_long_as_github_demands(scene: Scene
         asked = await scene.comment()
         if "reset_seconds" in limit.get("limits", {}):
             # The limit of GitHub lasts for minutes, and tests do not wait that long.
-            [due_at] = await eventually(partial(throttled_until, scene, asked), "GitHub wants to be left alone")
+            [due_at] = await eventually(partial(throttled_until, scene, asked), "GitHub throttles the petition")
             assert due_at > begun + timedelta(seconds=590)
             return
         done = await scene.until(asked, PERFORMED)
@@ -183,7 +183,7 @@ async def test_a_throttled_petition_waits_as_long_as_github_demands(scene: Scene
 
 
 async def throttled_until(scene: Scene, asked: Petition) -> list[datetime]:
-    """Return when a petition that waits for a limit is due, once it does."""
+    """Return when a throttled petition is due again, or nothing if it is not throttled yet."""
     if await scene.attempts(asked) != ["THROTTLED", "PREPARED"]:
         return []
     return [each.due_at for each in await scene.waiting() if each.status == "PENDING" and each.due_at]
@@ -197,7 +197,7 @@ async def test_a_limit_of_github_does_not_hold_back_jira(scene: Scene) -> None:
         async def throttled() -> bool:
             return await scene.attempts(asked) == ["THROTTLED", "PREPARED"]
 
-        await eventually(throttled, "GitHub wants to be left alone")
+        await eventually(throttled, "GitHub throttles the petition")
         elsewhere = assignment(id="task-20261115-002")
         await scene.make_petition("jira.comment", {"body": "It flies."}, root=elsewhere)
         await eventually(lambda: scene.made(scene.jira, "POST comment"), "Jira has the comment")

@@ -42,7 +42,7 @@ async def ask(scene: Scene, run: Run, policy: GeneralPolicy = ALLOWED) -> Petiti
 
 
 async def decide(scene: Scene, run: Run, asked: Petition, policy: GeneralPolicy = ALLOWED) -> Petition:
-    """Let the General look at the petition again."""
+    """Let the General decide about the waiting petition again."""
     async with scene.bus.transaction() as transaction:
         await grant_waiting_petitions(transaction, ROOT, run.workflow, ApprovalTerms(policy=policy, channel="dev"))
     return await scene.now(asked)
@@ -95,7 +95,7 @@ async def test_a_commit_whose_changed_paths_are_not_known_waits_for_a_person(sce
     assert "because its changed files are too many to check, or not known" in await question(scene, asked)
 
 
-async def test_other_changes_and_an_empty_list_of_paths_need_no_person(scene: Scene, run: Run) -> None:
+async def test_unprotected_paths_and_an_empty_list_of_protected_paths_need_no_approval(scene: Scene, run: Run) -> None:
     leave_commit(run, FIRST, "src/fin.py", ".gitignore")
     assert (await ask(scene, run)).state is GRANTED
     leave_commit(run, FIRST, WORKFLOW)
@@ -106,7 +106,7 @@ async def test_other_changes_and_an_empty_list_of_paths_need_no_person(scene: Sc
     assert other.state is GRANTED
 
 
-async def test_the_approval_that_a_rule_wants_is_asked_for_when_the_commit_is_known(scene: Scene, run: Run) -> None:
+async def test_a_rule_that_requires_approval_asks_a_person_once_the_commit_is_known(scene: Scene, run: Run) -> None:
     careful = GeneralPolicy(petitions=(PetitionRule(kind="github.pull_request", approval=True),))
     commit = run.workflow.checkpoints[0].commits.pop(run.workflow.work_trees[0].id)
     asked = await ask(scene, run, careful)

@@ -134,14 +134,14 @@ async def test_a_branch_that_is_at_another_commit_is_not_moved(scene: Scene, run
     assert scene.made(scene.github, "POST git ref") == 1
 
 
-async def test_a_commit_that_never_reached_github_fails_with_what_to_do(scene: Scene, run: Run) -> None:
+async def test_a_petition_whose_commit_is_not_on_github_fails_with_the_next_step(scene: Scene, run: Run) -> None:
     commits_become(run, "0" * 40)
     async with scene.performing():
         failed = await scene.until(await make_petition(scene, run), FAILED)
     assert f"make {REPO} the checkpoint remote" in failed.reason
 
 
-async def test_nothing_is_granted_twice_when_the_run_continues(scene: Scene, run: Run) -> None:
+async def test_a_granted_petition_is_not_granted_again_when_the_run_continues(scene: Scene, run: Run) -> None:
     asked = await make_petition(scene, run)
     run.finish()
     async with scene.bus.transaction() as transaction:
@@ -151,7 +151,7 @@ async def test_nothing_is_granted_twice_when_the_run_continues(scene: Scene, run
 
 
 async def open_followed(scene: Scene, run: Run, follow: FollowPolicy | None) -> str:
-    """Open a pull request as an agent, and return what its followup would be called."""
+    """Open a pull request as an agent, and return the id that its followup has, if there is one."""
     petition = await scene.make_petition("github.pull_request", TITLE, run=run.workflow, name="p1", follow=follow)
     async with scene.performing():
         done = await scene.until(petition, PERFORMED)

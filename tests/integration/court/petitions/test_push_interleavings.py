@@ -123,7 +123,7 @@ async def site(tmp_path: Path) -> AsyncIterator[tuple[str, StateFile, dict[str, 
 
 
 async def perform(effect: GithubPetitions, attempt: Attempt) -> Acked | Rejected:
-    """Perform a petition as the bus does: after a call with an unknown result, look first."""
+    """Perform a petition as the bus does: after a call with an unknown result, look it up first."""
     for _ in range(3):
         try:
             result = await effect.call(attempt)

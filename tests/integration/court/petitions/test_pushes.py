@@ -38,7 +38,7 @@ async def run(scene: Scene, git: BareGit) -> Run:
     run = started(template(work("build"), work("check"), git_refs=(APP,)))
     run.receive(spoken(run.until(commands.SendQuery), "p1"))
     run.receive(spoken(run.until(commands.SendQuery, work_index=1), "p2"))
-    # Without its own message, it would be the commit of the branch feature if both are created in the same second.
+    # Without a different message, this commit would equal that of the branch `feature` if both have the same time.
     first = git.commit("", "one\nzwei\n", git.base, message="Repair the fin")
     commits_become(run, 0, first)
     asked = await scene.make_petition("github.pull_request", {"title": "Repair the fin"}, run=run.workflow, name="p1")
@@ -142,7 +142,7 @@ async def test_a_push_that_contains_the_commits_of_another_person_is_made(scene:
         ("closed", "acme/rocket#2 is closed: reopen it, or ask for a new pull request"),
     ],
 )
-async def test_a_changed_branch_is_not_touched_and_its_reason_says_what_to_do(
+async def test_a_branch_that_others_changed_is_not_touched_and_the_reason_says_what_to_do(
     scene: Scene, run: Run, git: BareGit, change: str, reason: str
 ) -> None:
     match change:
@@ -161,14 +161,14 @@ async def test_a_changed_branch_is_not_touched_and_its_reason_says_what_to_do(
     assert scene.made(scene.github, UPDATE) == 0
 
 
-async def test_a_commit_that_never_reached_github_fails_with_what_to_do(scene: Scene, run: Run) -> None:
+async def test_a_petition_whose_commit_is_not_on_github_fails_with_the_next_step(scene: Scene, run: Run) -> None:
     commits_become(run, 1, "d" * 40)
     async with scene.performing():
         failed = await scene.until(await ask(scene, run), FAILED)
     assert failed.reason == f"GitHub has no commit dddddddddddd: make {REPO} the checkpoint remote of the repository"
 
 
-async def test_the_next_push_starts_at_the_one_before(scene: Scene, run: Run, git: BareGit) -> None:
+async def test_a_second_push_continues_from_the_commit_of_the_first(scene: Scene, run: Run, git: BareGit) -> None:
     async with scene.performing():
         await scene.until(await ask(scene, run), PERFORMED)
         assert (await ask(scene, run)).state is PERFORMED

@@ -100,7 +100,7 @@ async def test_a_review_whose_answer_is_lost_is_found_with_its_comments_and_not_
     assert written(scene) == [("a.py", 2, "RIGHT")]
 
 
-def test_a_review_without_line_comments_is_the_same_petition_as_before() -> None:
+def test_a_review_without_line_comments_has_no_field_for_them() -> None:
     review = read_body("github.review", {"event": "COMMENT", "body": "Fine."}, SUBJECT)
     fields = {"repo": REPO, "number": 1, "body": "Fine.", "event": "COMMENT"}
     assert msgspec.to_builtins(review) == fields

@@ -68,7 +68,7 @@ async def test_a_pull_request_waits_for_the_checkpoint_of_the_work_that_asks_for
     assert len(await scene.waiting()) == 1
 
 
-async def test_asking_again_for_the_same_pull_request_keeps_its_place(scene: Scene, run: Run) -> None:
+async def test_requesting_the_same_pull_request_again_is_the_same_petition(scene: Scene, run: Run) -> None:
     await knows_the_repository(scene)
     asked = await asks_for_a_pull_request(scene, run)
     again = await scene.make_petition("github.pull_request", TITLE, run=run.workflow, name="p2")
@@ -121,7 +121,7 @@ async def test_a_petition_is_open_until_it_is_performed(scene: Scene) -> None:
     assert not await is_open(scene)
 
 
-async def test_an_assignment_does_not_wait_for_ever_and_what_happens_later_is_still_known(scene: Scene) -> None:
+async def test_an_overdue_petition_counts_as_failed_until_it_is_performed_later(scene: Scene) -> None:
     asked = await scene.comment()
     async with scene.bus.transaction() as transaction:
         assert await fail_overdue_petitions(transaction, utc_now() + timedelta(hours=2)) == 0

@@ -99,12 +99,12 @@ class Watch:
         return sorted(event.type for event in await self.events())
 
     async def announced(self) -> int:
-        """Return of how many events the King was notified."""
+        """Return how many events the King was notified of."""
         stream = streams.EVENT_STREAM.name
         return sum(stats.pending for stats in await self.operations.stats() if stats.stream == stream)
 
     async def detected(self) -> int:
-        """Return how many were written into the log as detected."""
+        """Return how many events the log shows as detected."""
         page = await self.operations.read_log(LogCursor(), 1000)
         return sum(logged.entry.type == "event.detected" and logged.entry.actor == "sentinel" for logged in page)
 
@@ -114,7 +114,7 @@ class Watch:
 
 
 class RefusingBus:
-    """A store that refuses each transaction with a certain word in one of its records."""
+    """A store that refuses each transaction that writes a record with a certain word."""
 
     def __init__(self, bus: Bus, word: str) -> None:
         self._bus = bus

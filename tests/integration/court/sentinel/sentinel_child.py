@@ -18,7 +18,7 @@ async def main(backend: str, place: str, settings: str) -> None:
     configure_logs(json=True, level=logging.CRITICAL)
     kinds = (*records.KINDS, *remembered.KINDS)
     async with BACKENDS[backend](place).open(streams.TOPOLOGY, kinds) as bus:
-        print("begun", flush=True)  # noqa: T201 - how its parent learns it
+        print("begun", flush=True)  # noqa: T201 - the parent process waits for this line
         await Sentinel(bus, msgspec.json.decode(settings, type=SentinelSettings)).run()
 
 

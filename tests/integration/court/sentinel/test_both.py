@@ -39,9 +39,7 @@ async def delivered(site: Site) -> list[int]:
 
 @pytest.mark.usefixtures("receiver")
 @pytest.mark.parametrize("looks", ["between", "at the end", "before the webhook", "never"])
-async def test_a_review_requested_twice_with_comments_between_is_noticed_as_it_happened(
-    site: Site, watch: Watch, looks: str
-) -> None:
+async def test_each_activity_around_two_review_requests_becomes_one_event(site: Site, watch: Watch, looks: str) -> None:
     deeds: list[tuple[str, dict[str, Any]]] = [
         ("pull_request", {"title": "Add", "head": "feature", "reviewers": ["kingdom-bot"]}),
         ("comment", {"number": 1, "body": "please hurry"}),
@@ -124,7 +122,7 @@ async def test_our_own_activity_never_creates_an_event(site: Site, watch: Watch)
 
 
 @pytest.mark.usefixtures("receiver")
-async def test_talk_that_does_not_concern_us_is_not_noticed(site: Site, watch: Watch) -> None:
+async def test_comments_on_an_issue_become_events_only_after_a_mention(site: Site, watch: Watch) -> None:
     await site.happen("issue", title="theirs", at=minute(0))
     await site.happen("comment", number=1, body="hello", at=minute(1))
     await delivered(site)

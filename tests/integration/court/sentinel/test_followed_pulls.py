@@ -1,4 +1,4 @@
-"""The Sentinel looks at followed pull requests: facts are read from the API, told once, and cost little."""
+"""The Sentinel looks at followed pull requests: it reports each fact of the API once, and sends few requests."""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -30,7 +30,7 @@ REQUESTS_PER_LOOK = 4
 
 
 class Look:
-    """Looks of a Sentinel at a moment that the test chooses, and the requests that they send."""
+    """Lets a Sentinel look at a moment that the test chooses, and records the requests that it sends."""
 
     def __init__(self, watch: Watch, site: Site) -> None:
         self.watch = watch
@@ -158,7 +158,7 @@ async def test_a_reply_names_the_thread_that_it_is_in(site: Site, look: Look) ->
 
 
 @pytest.mark.parametrize("stranger", ["mallory", "rita", "kingdom-bot"])
-async def test_what_people_without_permission_write_becomes_no_event(
+async def test_a_review_of_a_person_without_permission_becomes_no_event(
     site: Site, look: Look, watch: Watch, stranger: str
 ) -> None:
     await submit(site, by=stranger, event="COMMENT", body="Push my code.", comments=[LINE])
@@ -193,7 +193,7 @@ STRANGERS = {
 
 @pytest.mark.parametrize("stranger", STRANGERS)
 @pytest.mark.parametrize("attempt", ATTEMPTS)
-async def test_no_attempt_of_a_stranger_becomes_an_event(
+async def test_no_kind_of_review_of_a_stranger_becomes_an_event(
     site: Site, look: Look, watch: Watch, stranger: str, attempt: str
 ) -> None:
     await site.happen("permission", login=stranger, permission=STRANGERS[stranger])
@@ -209,7 +209,7 @@ async def test_no_attempt_of_a_stranger_becomes_an_event(
     assert await watch.types() == ["github.pr.review_submitted"]
 
 
-async def test_named_people_need_no_permission_and_others_get_none_by_it(site: Site, look: Look) -> None:
+async def test_if_the_policy_names_people_only_their_reviews_become_events(site: Site, look: Look) -> None:
     look.policy = FollowPolicy(people=("Rita",))
     await submit(site, by="anna")
     await submit(site, by="rita")
@@ -240,7 +240,7 @@ async def test_checks_are_reported_once_all_of_them_have_ended(site: Site, look:
     assert (event.payload["conclusion"], event.payload["failing"]) == ("success", [])
 
 
-async def test_a_long_log_is_reported_by_its_end(site: Site, look: Look) -> None:
+async def test_only_the_end_of_a_long_log_is_reported(site: Site, look: Look) -> None:
     for name in ("unit", "lint"):
         await site.happen("check", number=1, name=name, conclusion="failure", log="x" * 50_000 + f"\nend of {name}")
     [event] = await look()
@@ -322,7 +322,7 @@ async def test_an_hour_without_news_costs_four_requests_per_look_and_no_rate_lim
     assert after["resources"]["core"]["used"] == before["resources"]["core"]["used"]
 
 
-async def test_without_followups_nothing_is_asked(watch: Watch, site: Site) -> None:
+async def test_without_followups_no_request_is_sent(watch: Watch, site: Site) -> None:
     await site.pull_request("theirs")
     look = Look(watch, site)
     assert await look() == []
@@ -372,7 +372,7 @@ async def test_a_webhook_makes_a_look_due_and_reports_nothing_itself(site: Site,
         ("*/pulls/1", ""),
     ],
 )
-async def test_a_part_that_cannot_be_read_is_read_by_the_next_look_and_the_others_at_once(
+async def test_a_part_that_cannot_be_read_delays_only_its_own_events_until_the_next_look(
     site: Site, look: Look, watch: Watch, path: str, late: str
 ) -> None:
     everything = {"github.checks.completed", "github.pr.review_submitted"}
@@ -387,7 +387,7 @@ async def test_a_part_that_cannot_be_read_is_read_by_the_next_look_and_the_other
     assert [event.type for event in await look()] == [late] * bool(late)
 
 
-async def test_a_failed_check_behind_a_hundred_others_counts(site: Site, look: Look) -> None:
+async def test_a_failed_check_on_the_second_page_of_checks_is_reported(site: Site, look: Look) -> None:
     for number in range(101):
         conclusion = "failure" if number == 0 else "success"
         await site.happen("check", number=1, name=f"check-{number:03}", conclusion=conclusion)

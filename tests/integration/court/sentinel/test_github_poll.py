@@ -178,7 +178,7 @@ async def test_activity_of_our_other_accounts_creates_no_event(site: Site, watch
     assert (await watch.look_at_github(site.url, **ours)).received == 1
 
 
-async def test_a_comment_that_is_gone_hides_nothing(site: Site, watch: Watch) -> None:
+async def test_a_deleted_comment_does_not_hide_other_activity(site: Site, watch: Watch) -> None:
     await site.pull_request(reviewers=["kingdom-bot"], at=earlier(9))
     await site.happen("comment", number=1, body="hello", at=earlier(8))
     await site.faults({"kind": "refuse", "status": 404, "path": "/repos/*/comments/*"})
@@ -284,7 +284,7 @@ async def test_an_answer_that_is_not_a_list_changes_nothing(watch: Watch, body: 
         await running.stop()
 
 
-async def test_our_token_goes_to_no_other_server(watch: Watch) -> None:
+async def test_our_token_is_sent_to_no_other_server(watch: Watch) -> None:
     asked = []
 
     async def steal(request: web.Request) -> web.Response:

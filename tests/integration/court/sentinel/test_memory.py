@@ -35,7 +35,7 @@ async def test_an_inactive_subject_is_forgotten_after_its_retention(watch: Watch
     assert await states(watch) == {"acme/app#7": ENDED, "QP-1": ENDED}
 
 
-async def test_a_forgotten_ticket_is_remembered_as_new(watch: Watch) -> None:
+async def test_a_forgotten_ticket_counts_as_new(watch: Watch) -> None:
     await remembered(watch)
     await end_old_records(watch.bus, datetime.now(UTC) + timedelta(days=400))
     async with watch.bus.transaction() as transaction:

@@ -20,7 +20,7 @@ from tests.patience import PATIENCE_SECONDS
 from tests.unit.court.sentinel.bodies import commented, review_requested
 
 
-async def test_a_signed_webhook_is_an_event_when_it_is_acknowledged(watch: Watch) -> None:
+async def test_a_signed_webhook_is_stored_as_an_event_before_it_is_acknowledged(watch: Watch) -> None:
     async with watch.receiving() as receiver:
         assert await watch.post(receiver, "pull_request", review_requested()) == (202, "received")
         (event,) = await watch.events()
@@ -46,7 +46,7 @@ async def test_concurrent_deliveries_of_one_activity_are_one_event(watch: Watch)
     assert len(await watch.events()) == await watch.announced() == 1
 
 
-async def test_each_of_several_secrets_is_good_and_no_other(watch: Watch) -> None:
+async def test_each_configured_secret_is_accepted_and_no_other(watch: Watch) -> None:
     body = b'{"zen": "Design for failure."}'
     async with watch.receiving(webhook={"secrets": ("new", "old")}) as receiver:
         for secret, status in (("new", 200), ("old", 200), ("older", 401), ("", 401)):
