@@ -1,4 +1,4 @@
-"""A run waits for its vendor and continues by itself; one whose agent loops asks a person, once."""
+"""A run at a usage limit of its vendor is parked and continues by itself; one with a looping agent asks a person once."""
 
 from datetime import timedelta
 
