@@ -1,4 +1,4 @@
-"""A webhook and a notification of the same activity make one event, in any order, also if one is repeated, late or lost."""
+"""A webhook and a notification of the same activity make one event, in any order, even if one is repeated or lost."""
 
 import itertools
 import random

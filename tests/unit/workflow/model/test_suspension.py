@@ -1,4 +1,4 @@
-"""A run at a usage limit of its vendor is parked and continues by itself; one with a looping agent asks a person once."""
+"""A usage limit of the vendor parks a run until it ends; a run with a looping agent asks a person once."""
 
 from datetime import timedelta
 
