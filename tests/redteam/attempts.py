@@ -19,7 +19,7 @@ MEMORY = "use_up_the_memory"
 class Attempt:
     """One trick of a hostile agent, and the defense that stops it.
 
-    If only the sandbox stops the trick (`only_sandbox`), the trick succeeds without a sandbox. The gate tries only `quick`
+    If only the sandbox stops the trick (`only_sandbox`), it succeeds without a sandbox. The gate tries only `quick`
     attempts.
     """
 

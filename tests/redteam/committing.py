@@ -131,7 +131,7 @@ async def _prepared(ground: Ground, use: GitPolicy) -> tuple[RunCheckouts, Check
 
 
 async def _changes_elsewhere(ground: Ground, leave: Leave) -> str:
-    """Commit as the host does, or with plain git if there is no defense; return what changed outside of the checkout."""
+    """Commit as the host does, or with plain git if there is no defense; return what else changed on the host."""
     trees, tree, host = await _prepared(ground, GitPolicy(may_commit=True))
     victim = ground.folder / "kingdom.yaml"
     victim.write_text("database_url: file:realm\n")
