@@ -1,4 +1,4 @@
-"""Writes a sample with the code of this checkout: `python -m tests.compatibility.write COMMIT`."""
+"""Write a sample with the code of this checkout: `python -m tests.compatibility.write COMMIT`."""
 
 import asyncio
 import re
@@ -147,7 +147,7 @@ def _bill(invoice: int) -> Envelope:
 
 
 def _refuse_private(packed: Path, host_name: str) -> None:
-    """Refuse a sample that tells where it was written."""
+    """Refuse a sample that reveals where it was written."""
     places = (re.escape(str(place)) for place in (Path.cwd(), Path.home()))
     private = re.compile("|".join([rf"\b{re.escape(host_name)}\b", *places]).encode())
     with TemporaryDirectory() as folder:

@@ -21,7 +21,7 @@ _BACKENDS: dict[str, type[BackendUnderTest]] = {**BACKENDS, KafkaBackend.name: K
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Remove the tests that do not run on Kafka, and mark the others."""
+    """Mark the tests on Kafka, and remove those that do not hold there."""
     on_kafka = [item for item in items if _backend_of(item) == KafkaBackend.name]
     for item in on_kafka:
         item.add_marker("kafka")

@@ -120,7 +120,7 @@ class BusMachine(RuleBasedStateMachine):
 
     @rule(data=DATA)
     @precondition(lambda self: self.model.done)
-    def publish_what_was_handled(self, data: st.DataObject) -> None:
+    def publish_a_handled_event_again(self, data: st.DataObject) -> None:
         stream, event_id = data.draw(st.sampled_from(sorted(self.model.done)))
         self.check_is_duplicate(Envelope(type="Any", event_id=event_id, stream=stream, partition_key="hot"))
 

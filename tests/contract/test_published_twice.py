@@ -16,7 +16,7 @@ BOTH_STREAMS = [("free", ping), ("line", step)]
 
 
 @pytest.fixture(autouse=True)
-def _knowing(scene: Scene) -> None:
+def _skip_without_archived_ids(scene: Scene) -> None:
     if not scene.backend.knows_ended_ids:
         pytest.skip(f"backend {scene.backend.name} does not look for an id among ended events")
 

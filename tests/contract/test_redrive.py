@@ -139,7 +139,7 @@ async def test_an_event_redriven_while_its_run_is_lost_is_neither_lost_nor_run_c
     assert sorted(numbers(await scene.drain("skipping"))) == [0, 1, 2]
 
 
-async def test_an_event_redriven_while_the_rest_of_its_key_dies_continues(scene: Scene) -> None:
+async def test_an_event_redriven_while_the_other_events_of_its_key_end_is_delivered(scene: Scene) -> None:
     await line_of(scene, 3)
     dead = await scene.kill_next("skipping")
     run = await scene.claim("skipping")
@@ -220,7 +220,7 @@ async def test_discarding_an_event_that_blocks_nothing_makes_no_other_event_due(
 
 
 @pytest.mark.parametrize(("stream", "make"), [("line", step), ("skipping", skip)])
-async def test_a_cancelled_head_blocks_or_frees_its_key_as_any_dead_one(
+async def test_a_cancelled_head_blocks_or_frees_its_key_like_any_dead_head(
     scene: Scene,
     stream: str,
     make: Make,
@@ -257,7 +257,7 @@ async def test_a_redriven_event_that_is_delayed_still_waits_for_its_time(scene: 
     assert await scene.status(late) == "PENDING"
 
 
-async def test_many_redriven_at_once_all_come_in_their_order(scene: Scene) -> None:
+async def test_many_events_redriven_at_once_are_delivered_in_their_order(scene: Scene) -> None:
     await line_of(scene, 20)
     dead = [await scene.kill_next("skipping") for _ in range(10)]
     flying = await scene.claim_one("skipping")

@@ -133,7 +133,7 @@ async def test_an_event_that_kills_its_worker_ends_dead_and_its_neighbors_do_not
 ) -> None:
     poison = make()
     await scene.bus.publish(poison, *(make() for _ in range(neighbors)))
-    lost = await _lose_what_holds(scene, stream, poison.event_id)
+    lost = await _lose_leases_with(scene, stream, poison.event_id)
     # The first loss only makes it a suspect. After that, it takes three leases lost alone.
     assert [len(claim) for claim in lost] == [1 + neighbors, 1, 1, 1]
     assert await scene.status(poison) == "PENDING"
@@ -188,7 +188,7 @@ async def test_a_handler_that_raises_permanent_ends_dead_at_once(scene: Scene) -
     assert (situation.attempt, situation.error_code) == (1, "permanent")
 
 
-async def _lose_what_holds(scene: Scene, stream: str, poison: object) -> list[list[Delivery]]:
+async def _lose_leases_with(scene: Scene, stream: str, poison: object) -> list[list[Delivery]]:
     """Lose each lease that contains the poison event, as a dying worker does. Stop before the quarantine."""
     lost: list[list[Delivery]] = []
     while True:

@@ -125,6 +125,6 @@ def test_the_reason_of_a_closed_limiter_is_explained() -> None:
     assert {words for words in text if words not in rows} == set()
 
 
-def test_every_check_of_the_doctor_has_a_first_thing_to_do() -> None:
+def test_every_check_of_the_doctor_has_a_row_with_the_first_thing_to_do() -> None:
     rows = rows_of("What `kingdom doctor` finds")
     assert {check.name for check in all_checks() if f"`{check.name}`" not in rows} == set()

@@ -17,9 +17,10 @@ MEMORY = "use_up_the_memory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One trick; with `only_sandbox` nothing else stops it, so it succeeds without a sandbox.
+    """One trick of a hostile agent, and the defense that stops it.
 
-    Everyday tests try only the `quick` ones.
+    If only the sandbox stops the trick (`only_sandbox`), it succeeds without a sandbox. The gate tries only `quick`
+    attempts.
     """
 
     trick: str
@@ -33,14 +34,14 @@ class Attempt:
         return self.trick.replace("_", " ")
 
 
-def _by(stopped_by: str, *tricks: str, only_sandbox: bool = False, quick: str = "") -> list[Attempt]:
+def _attempts(stopped_by: str, *tricks: str, only_sandbox: bool = False, quick: str = "") -> list[Attempt]:
     return [
         Attempt(trick=trick, stopped_by=stopped_by, only_sandbox=only_sandbox, quick=trick == quick) for trick in tricks
     ]
 
 
 ATTEMPTS = [
-    *_by(
+    *_attempts(
         _MOUNTS,
         "read_a_file_of_the_host",
         "list_the_folder_of_the_host",
@@ -53,14 +54,14 @@ ATTEMPTS = [
         only_sandbox=True,
         quick="read_a_file_of_the_host",
     ),
-    *_by(
+    *_attempts(
         _MOUNTS,
         "read_the_memory_of_the_machine",
         "go_through_the_root_of_another_process",
         "read_the_passwords_of_registries",
     ),
-    *_by("programs inherit only three pipes", "use_an_inherited_descriptor"),
-    *_by(
+    *_attempts("programs inherit only three pipes", "use_an_inherited_descriptor"),
+    *_attempts(
         _READ_ONLY,
         "change_a_report",
         "configure_a_program_for_git",
@@ -74,8 +75,10 @@ ATTEMPTS = [
         only_sandbox=True,
         quick="configure_a_program_for_git",
     ),
-    *_by(_READ_ONLY, "write_into_the_system", "change_the_program_that_runs_the_agent", quick="write_into_the_system"),
-    *_by(
+    *_attempts(
+        _READ_ONLY, "write_into_the_system", "change_the_program_that_runs_the_agent", quick="write_into_the_system"
+    ),
+    *_attempts(
         _MOUNT_POINT,
         "replace_the_git_pointer_of_the_checkout",
         "replace_the_git_pointer_with_a_folder",
@@ -83,29 +86,29 @@ ATTEMPTS = [
         only_sandbox=True,
         quick="replace_the_git_pointer_of_the_checkout",
     ),
-    *_by(
+    *_attempts(
         _READ_ONLY,
         "have_the_kernel_run_a_program",
         "restart_the_machine",
         "change_the_settings_of_the_machine",
         quick="have_the_kernel_run_a_program",
     ),
-    *_by(_KERNEL, "make_the_system_writable", "mount_over_the_passwords", "make_a_device", "rename_the_machine"),
-    *_by(
+    *_attempts(_KERNEL, "make_the_system_writable", "mount_over_the_passwords", "make_a_device", "rename_the_machine"),
+    *_attempts(
         _KERNEL,
         "become_root",
         "become_root_in_a_user_namespace",
         "raise_its_resource_limits",
         quick="become_root_in_a_user_namespace",
     ),
-    *_by(
+    *_attempts(
         _CALLS,
         "make_a_file_set_user_id",
         "create_a_file_with_set_user_id",
         only_sandbox=True,
         quick="make_a_file_set_user_id",
     ),
-    *_by(
+    *_attempts(
         _CALLS,
         "read_the_keyring_of_the_user",
         "create_a_bpf_map",
@@ -114,7 +117,7 @@ ATTEMPTS = [
         "open_a_packet_socket",
         "open_a_vsock_socket",
     ),
-    *_by(
+    *_attempts(
         _PID,
         "see_a_process_of_the_host",
         "count_the_processes_of_the_machine",
@@ -128,26 +131,26 @@ ATTEMPTS = [
         "leave_a_process_behind",
         quick="read_the_environment_of_all_processes",
     ),
-    *_by("ipc namespace: the memory is not there", "read_shared_memory", only_sandbox=True),
-    *_by(
+    *_attempts("ipc namespace: the memory is not there", "read_shared_memory", only_sandbox=True),
+    *_attempts(
         _LIMITS,
         "fork_without_limit",
         "write_a_huge_file",
         only_sandbox=True,
         quick="write_a_huge_file",
     ),
-    *_by("limits: control group", MEMORY, only_sandbox=True),
-    *_by(_LIMITS, "fill_the_memory_of_the_machine_with_files"),
-    *_by(
+    *_attempts("limits: control group", MEMORY, only_sandbox=True),
+    *_attempts(_LIMITS, "fill_the_memory_of_the_machine_with_files"),
+    *_attempts(
         _NET,
         "reach_a_service_of_the_machine",
         "reach_a_service_by_an_abstract_name",
         only_sandbox=True,
         quick="reach_a_service_of_the_machine",
     ),
-    *_by(_NET, "ask_the_cloud_for_credentials", "reach_the_internet", "send_a_secret_in_a_dns_query"),
-    *_by(_MOUNTS, "reach_the_proxy_of_another_soldier", only_sandbox=True),
-    *_by(
+    *_attempts(_NET, "ask_the_cloud_for_credentials", "reach_the_internet", "send_a_secret_in_a_dns_query"),
+    *_attempts(_MOUNTS, "reach_the_proxy_of_another_soldier", only_sandbox=True),
+    *_attempts(
         _PROXY,
         "request_another_path_through_the_proxy",
         "request_another_host_through_the_proxy",
@@ -156,20 +159,20 @@ ATTEMPTS = [
         "leave_the_allowed_path_with_encoded_slashes",
         quick="request_another_path_through_the_proxy",
     ),
-    *_by("model proxy: the request is malformed", "smuggle_a_second_request", "inject_a_header_line"),
-    *_by(
+    *_attempts("model proxy: the request is malformed", "smuggle_a_second_request", "inject_a_header_line"),
+    *_attempts(
         "model proxy: the key is removed from errors of the vendor",
         "have_the_vendor_quote_the_key",
         quick="have_the_vendor_quote_the_key",
     ),
-    *_by(
+    *_attempts(
         "model proxy: requests that make the vendor fetch are refused",
         "have_the_vendor_fetch_an_address",
         "have_the_vendor_call_a_server",
         quick="have_the_vendor_fetch_an_address",
     ),
-    *_by("model proxy: only known headers and parameters are forwarded", "choose_another_account"),
-    *_by("model proxy: the number of connections is limited", "use_up_the_connections_of_the_host"),
+    *_attempts("model proxy: only known headers and parameters are forwarded", "choose_another_account"),
+    *_attempts("model proxy: the number of connections is limited", "use_up_the_connections_of_the_host"),
 ]
 # Without a sandbox these would damage the test machine or leave it.
 NEVER_OUTSIDE = frozenset(

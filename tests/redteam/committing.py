@@ -67,7 +67,7 @@ _LINKS = ("COMMIT_EDITMSG", "logs/HEAD", f"logs/{_BRANCH}")
 
 @COMMITTING.stopped_by(OWN_DIRECTORY, {name: _link(name) for name in _LINKS}, quick=True)
 async def a_link_to_a_file_of_the_operator(ground: Ground, leave: Leave) -> str:
-    return await _left(ground, leave)
+    return await _changes_elsewhere(ground, leave)
 
 
 @COMMITTING.stopped_by(
@@ -78,17 +78,17 @@ async def a_link_to_a_file_of_the_operator(ground: Ground, leave: Leave) -> str:
     },
 )
 async def move_the_branch_of_another_checkout(ground: Ground, leave: Leave) -> str:
-    return await _left(ground, leave)
+    return await _changes_elsewhere(ground, leave)
 
 
 @COMMITTING.stopped_by("the host moves only one branch, and only from its last commit")
 async def move_a_fetched_branch(ground: Ground) -> str:
-    return await _left(ground, _write("HEAD", "ref: refs/remotes/origin/main\n"))
+    return await _changes_elsewhere(ground, _write("HEAD", "ref: refs/remotes/origin/main\n"))
 
 
 @COMMITTING.stopped_by(OWN_DIRECTORY, {name: _hook(name) for name in _HOOKS})
 async def a_hook_in_the_git_directory(ground: Ground, leave: Leave) -> str:
-    return await _left(ground, leave)
+    return await _changes_elsewhere(ground, leave)
 
 
 @COMMITTING.stopped_by(
@@ -100,7 +100,7 @@ async def a_hook_in_the_git_directory(ground: Ground, leave: Leave) -> str:
     },
 )
 async def a_program_in_the_configuration(ground: Ground, leave: Leave) -> str:
-    return await _left(ground, leave)
+    return await _changes_elsewhere(ground, leave)
 
 
 @COMMITTING.stopped_by("git on a checkout runs in a sandbox that has only the checkout")
@@ -130,8 +130,8 @@ async def _prepared(ground: Ground, use: GitPolicy) -> tuple[RunCheckouts, Check
     return trees, tree, host
 
 
-async def _left(ground: Ground, leave: Leave) -> str:
-    """Commit as the host does, or with plain git if there is no defense; return what changed elsewhere."""
+async def _changes_elsewhere(ground: Ground, leave: Leave) -> str:
+    """Commit as the host does, or with plain git if there is no defense; return what else changed on the host."""
     trees, tree, host = await _prepared(ground, GitPolicy(may_commit=True))
     victim = ground.folder / "kingdom.yaml"
     victim.write_text("database_url: file:realm\n")

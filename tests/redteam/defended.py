@@ -24,7 +24,7 @@ class Ground:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefendedAttempt:
-    """One attempt of a class; `act` returns evidence of success, or an empty text. Everyday tests try `quick` ones."""
+    """One attempt of a class; `act` returns evidence of success, or an empty text. The gate tries only `quick` ones."""
 
     by: str
     name: str
@@ -45,7 +45,7 @@ class AttemptClass:
     ) -> Callable[[Callable[..., Awaitable[str]]], Callable[..., Awaitable[str]]]:
         """Register an attempt with the defense against it; with `cases`, register one attempt per case."""
 
-        def noted(act: Callable[..., Awaitable[str]]) -> Callable[..., Awaitable[str]]:
+        def register(act: Callable[..., Awaitable[str]]) -> Callable[..., Awaitable[str]]:
             words = act.__name__.replace("_", " ")
             named = [("", ())] if cases is None else [(f": {case}", (value,)) for case, value in cases.items()]
             for number, (case, values) in enumerate(named):
@@ -61,4 +61,4 @@ class AttemptClass:
                 )
             return act
 
-        return noted
+        return register

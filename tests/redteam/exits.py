@@ -164,7 +164,7 @@ async def a_request_that_is_not_connect(ground: Ground, line: str) -> str:
     return ""
 
 
-@EXITS.stopped_by("Slack is told to fetch nothing", {"a message": "message", "a whisper": "whisper"})
+@EXITS.stopped_by("messages to Slack forbid it to unfurl links", {"a message": "message", "a whisper": "whisper"})
 async def have_slack_fetch_an_address(ground: Ground, how: str) -> str:
     ground.remove(slack_messenger, "_NOTHING_FETCHED", {})
     async with workspace(ground.folder / "slack.json") as slack:

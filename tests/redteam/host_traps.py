@@ -22,11 +22,11 @@ HOST_TRAPS: list[tuple[HostTrap, str]] = []
 def stopped_by(guard: str) -> Callable[[HostTrap], HostTrap]:
     """Register an attempt with the defense against it."""
 
-    def noted(lay: HostTrap) -> HostTrap:
+    def register(lay: HostTrap) -> HostTrap:
         HOST_TRAPS.append((lay, guard))
         return lay
 
-    return noted
+    return register
 
 
 @stopped_by("git runs with the configuration that Kingdom wrote")

@@ -32,12 +32,12 @@ _DEEDS = {
 
 @CHECKOUT.stopped_by(_SANDBOX, _DEEDS)
 async def a_setup_script_that(ground: Ground, deed: str) -> str:
-    return await _done(ground, deed, by_setup=True)
+    return await _run_deed(ground, deed, by_setup=True)
 
 
 @CHECKOUT.stopped_by(_SANDBOX, _DEEDS)
 async def a_check_that(ground: Ground, deed: str) -> str:
-    return await _done(ground, deed, by_setup=False)
+    return await _run_deed(ground, deed, by_setup=False)
 
 
 @CHECKOUT.stopped_by("the script is searched inside of the sandbox")
@@ -118,7 +118,7 @@ async def a_submodule_that_leads_into_the_host(ground: Ground) -> str:
     return _KEY if (place / "sub" / "plans.txt").exists() else ""
 
 
-async def _done(ground: Ground, deed: str, *, by_setup: bool) -> str:
+async def _run_deed(ground: Ground, deed: str, *, by_setup: bool) -> str:
     operator = ground.folder / "operator"
     operator.mkdir()
     (operator / "key").write_text(_KEY)

@@ -18,7 +18,7 @@ from tests.redteam.defended import AttemptClass, Ground
 RACING = AttemptClass("racing")
 TRIES = 1000
 # Searching all objects takes longer than a commit.
-_TRIES_PER_LOOK = 25
+_TRIES_PER_SEARCH = 25
 
 
 @RACING.stopped_by(
@@ -76,6 +76,6 @@ async def swap_a_folder_while_the_host(ground: Ground, commits: bool) -> str:  #
             # Every try starts with files that git does not know.
             with suppress(OSError):
                 (tree.path / "keys" / f"new{number}").touch()
-            if not (number + 1) % _TRIES_PER_LOOK and leaked(host, tree):
+            if not (number + 1) % _TRIES_PER_SEARCH and leaked(host, tree):
                 return f"in the store of objects by try {number}"
     return ""

@@ -80,7 +80,7 @@ async def forge_a_signature(ground: Ground, signature: str) -> str:
         return await _received(watch)
 
 
-@SPOOFING.stopped_by("a delivery counts once, whatever it carries")
+@SPOOFING.stopped_by("a delivery id counts once, whatever the body is")
 async def replay_a_delivery(ground: Ground) -> str:
     async with _watch(ground) as watch, watch.receiving() as receiver:
         other = review_requested() | {"repository": {"id": 6, "full_name": "acme/other"}}
@@ -96,11 +96,11 @@ async def send_the_same_thing_many_times(ground: Ground) -> str:
     if not ground.is_defended:
         numbers = iter(range(100))
 
-        async def take_each(transaction: Any, happening: Any, *more: Any) -> Any:
-            place = f"{happening.subject}-{next(numbers)}"
-            event = msgspec.structs.replace(happening.event, id=f"{happening.event.id}-{place.rpartition('-')[2]}")
+        async def take_each(transaction: Any, activity: Any, *more: Any) -> Any:
+            place = f"{activity.subject}-{next(numbers)}"
+            event = msgspec.structs.replace(activity.event, id=f"{activity.event.id}-{place.rpartition('-')[2]}")
             return await accept_activity(
-                transaction, msgspec.structs.replace(happening, subject=place, event=event), *more
+                transaction, msgspec.structs.replace(activity, subject=place, event=event), *more
             )
 
         ground.patch.setattr(receiving, "accept_activity", take_each)

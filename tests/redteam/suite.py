@@ -50,7 +50,7 @@ async def try_as_agent(attempts: Iterable[Attempt], profile: SandboxProfile) -> 
         yield attempt, Outcome("agent", attempt.name, tried.succeeded, attempt.stopped_by, tried.evidence)
 
 
-async def try_left_files() -> AsyncIterator[Outcome]:
+async def try_host_traps() -> AsyncIterator[Outcome]:
     """Let the host work on files that a hostile agent or repository has left."""
     for lay, guard in HOST_TRAPS:
         with TemporaryDirectory() as folder:
@@ -80,7 +80,7 @@ def defended_attempts() -> list[DefendedAttempt]:
 async def run_all_attempts(profile: SandboxProfile) -> list[Outcome]:
     """Make all attempts. Only the attempts of the agent depend on the profile."""
     agent = [outcome async for _, outcome in try_as_agent(ATTEMPTS, profile)]
-    left = [outcome async for outcome in try_left_files()]
+    left = [outcome async for outcome in try_host_traps()]
     return [
         *agent,
         *left,

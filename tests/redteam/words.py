@@ -34,11 +34,11 @@ _TOKEN = "ghp_" + "a1B2" * 9
 def stopped_by(guard: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
     """Register an attempt with the defense against it."""
 
-    def noted(say: Callable[[], str]) -> Callable[[], str]:
+    def register(say: Callable[[], str]) -> Callable[[], str]:
         HOSTILE_TEXTS.append((say, guard))
         return say
 
-    return noted
+    return register
 
 
 @stopped_by("a value stays on one line")

@@ -49,10 +49,10 @@ def probe(source: Path, package: str) -> dict[str, list[str]]:
     return found
 
 
-def test_importing_any_module_opens_nothing() -> None:
+def test_importing_a_module_has_no_side_effects() -> None:
     found = probe(ROOT / "src", "kingdom")
     assert "kingdom" in found
-    assert {module: doings for module, doings in found.items() if doings} == {}
+    assert {module: effects for module, effects in found.items() if effects} == {}
 
 
 def test_commands_and_roles_load_only_the_expensive_libraries_that_they_use() -> None:
@@ -66,19 +66,19 @@ def test_commands_and_roles_load_only_the_expensive_libraries_that_they_use() ->
 
 
 @pytest.mark.parametrize("complaint", BAD)
-def test_the_probe_sees_what_an_import_does(complaint: str, tmp_path: Path) -> None:
+def test_the_probe_reports_each_side_effect_of_an_import(complaint: str, tmp_path: Path) -> None:
     package = tmp_path / "sample"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "bad.py").write_text(BAD[complaint])
     (package / "good.py").write_text("import os\n\n\ndef home():\n    return os.environ['HOME']\n")
     found = probe(tmp_path, "sample")
-    assert any(complaint in doing for doing in found["sample.bad"])
+    assert any(complaint in effect for effect in found["sample.bad"])
     assert found["sample"] == []
     assert found["sample.good"] == []
 
 
-def test_the_probe_finds_a_module_that_only_works_after_another(tmp_path: Path) -> None:
+def test_the_probe_finds_a_module_that_can_be_imported_only_after_another_one(tmp_path: Path) -> None:
     package = tmp_path / "sample"
     package.mkdir()
     (package / "__init__.py").write_text("")

@@ -20,7 +20,7 @@ _LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
-def test_the_changelog_begins_with_what_is_not_released_or_with_this_version() -> None:
+def test_the_changelog_begins_with_the_unreleased_changes_or_with_this_version() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     headings = list(_HEADING.finditer(text))
     assert [heading["name"] for heading in headings][:1] in (["Unreleased"], [VERSION])

@@ -47,7 +47,7 @@ LOOKS: Sequence[tuple[tuple[int, int], Scheme]] = ((DESK, "light"), (DESK, "dark
 
 
 async def draw(site: Site, browser: Browser, folder: Path, scene: str, pages: dict[str, str]) -> None:
-    """Save a picture of each page in each look."""
+    """Save a picture of each page on a desktop and a phone, light and dark."""
     for size, scheme in LOOKS:
         async with signed_in(browser, site, size=size, scheme=scheme) as context:
             page = await context.new_page()

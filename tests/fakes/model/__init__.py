@@ -1,8 +1,8 @@
 """A stub of the vendors' model APIs. The real coding agents then work offline and follow a script.
 
 The prompt contains the script, in the language of the scripted agent (`soldiers.agents.scripted.script`). Every request
-contains the whole conversation, which shows the executed steps. So many agents can share one stub, and a resumed
-session continues where it was. The stub remembers something only for `first_time_only` and `times`.
+contains the whole conversation, which shows the executed steps. Therefore many agents can share one stub, and a resumed
+session continues where it was. The stub has a memory only for `first_time_only` and `times`.
 
 step                                        becomes
 say, stream, answer                         text; several in a row are one response
@@ -21,7 +21,8 @@ hang                                        a stream that stalls after its text;
 crash                                       the shell kills the agent with SIGKILL; the code cannot be chosen
 report                                      the text that answers the next prompt without a script
 
-A prompt without a script continues the last script. It is the `{reply}` in the texts of that script, or only its part
-after `reply:` if it has one. While a question waits for a reply, a prompt that begins with "go on" or "continue" is not
-a reply, and the question is asked again. A prompt that begins so and repeats an unfinished script continues the script.
+A prompt without a script continues the last script. In the texts of that script, `{reply}` stands for this prompt, or
+only for its part after `reply:` if it has one. While a question waits for a reply, a prompt that begins with "go on" or
+"continue" is not a reply, and the question is asked again. A prompt that begins with one of these words and repeats an
+unfinished script continues the script.
 """

@@ -1,4 +1,4 @@
-"""The Chat Completions API of OpenAI, as opencode and aider speak it; its errors are those of Responses, too."""
+"""The Chat Completions API of OpenAI, as opencode and aider speak it; the Responses API has the same errors."""
 
 import json
 import re
@@ -30,7 +30,7 @@ _KINDS = {
 
 
 def read(body: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
-    """Return the content of a request; one for a title is not part of the conversation."""
+    """Return the content of a request. A request for a title is not part of the conversation."""
     messages = body["messages"]
     texts = [text for message in messages if message["role"] == "system" for text in texts_of(message["content"])]
     folders = [_FOLDER.search(text) for text in texts]

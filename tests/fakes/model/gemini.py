@@ -28,7 +28,7 @@ _STATUSES = {
 
 
 def read(body: Mapping[str, Any], *, model: str, stream: bool) -> Request:
-    """Return the content of a request; one without tools is not part of the conversation."""
+    """Return the content of a request. A request without tools is not part of the conversation."""
     declared = [tool.get("functionDeclarations", ()) for tool in body.get("tools") or ()]
     tools = {function["name"]: function for functions in declared for function in functions}
     messages = texts_of(body.get("systemInstruction", {}).get("parts"))

@@ -13,7 +13,7 @@ from bench.mutants.statements import statement_mutants
 from bench.mutants.survivors import EXPLAINED
 
 STATEMENT = """-- name: take
--- One FOR UPDATE in a comment, which nobody damages.
+-- One FOR UPDATE in a comment, which no mutant changes.
 WITH c AS (
   SELECT id FROM event
    WHERE stream = %(stream)s AND (due <= now() OR id IN (1, 2)) AND status = 'a AND b'
@@ -40,7 +40,7 @@ def damaged(mutants: Sequence[Mutant], source: str) -> set[str]:
     return {line.strip() for mutant in mutants for line in mutant.applied(source).splitlines() if line not in whole}
 
 
-def test_statements_lose_predicates_locks_orders_and_assignments_one_at_a_time() -> None:
+def test_each_mutant_of_a_statement_changes_one_predicate_lock_order_or_assignment() -> None:
     mutants = list(statement_mutants("take.sql", STATEMENT))
     assert damaged(mutants, STATEMENT) == {
         "WHERE true AND (due <= now() OR id IN (1, 2)) AND status = 'a AND b'",
@@ -60,7 +60,7 @@ def test_statements_lose_predicates_locks_orders_and_assignments_one_at_a_time()
     }
 
 
-def test_functions_get_their_decisions_and_steps_wrong_one_at_a_time() -> None:
+def test_each_mutant_of_a_function_changes_one_condition_or_step() -> None:
     mutants = list(function_mutants("settle.py", FUNCTION))
     assert damaged(mutants, FUNCTION) == {
         "if (not (not rows)):",
@@ -75,7 +75,7 @@ def test_functions_get_their_decisions_and_steps_wrong_one_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("region", REGIONS)
-def test_damages_of_the_product_have_names_of_their_own_change_it_and_can_be_parsed(region: str) -> None:
+def test_each_mutant_of_the_product_has_its_own_name_changes_the_source_and_can_be_parsed(region: str) -> None:
     mutants = find_mutants(REGIONS[region])
     assert len({mutant.name for mutant in mutants}) == len(mutants) > REGIONS[region].share
     for mutant in random.Random(region).sample(mutants, REGIONS[region].share):
@@ -110,7 +110,7 @@ def test_the_tests_that_reach_a_mutant_run_first_and_the_fastest_of_them_before_
     assert choose_tests(tests, mutant, only_reaching=False) == ["reaching", "slow", "quick"]
 
 
-def test_a_function_is_known_by_its_file_so_that_its_namesake_elsewhere_does_not_count() -> None:
+def test_a_test_that_reaches_a_function_of_the_same_name_in_another_file_is_not_chosen() -> None:
     mutant = next(function_mutants("bus/settle.py", FUNCTION))
     tests = [MeasuredTest("test", 0.1, frozenset({"settle", "files/settle.py settle"}))]
     assert choose_tests(tests, mutant, only_reaching=True) == []

@@ -63,7 +63,7 @@ class Store(Bus):
 
 
 class Notes:
-    """What the keeper has reported."""
+    """The reports of the keeper."""
 
     def __init__(self) -> None:
         self.lost: list[frozenset[int]] = []
@@ -163,7 +163,7 @@ def test_an_unavailable_store_is_polled_slowly_and_one_outage_is_reported_once(
     assert [entry["log_level"] for entry in reported] == ["warning"]
 
 
-def test_a_renewal_counts_from_the_moment_it_was_asked_for() -> None:
+def test_a_renewed_lease_runs_from_the_moment_of_the_request() -> None:
     store = Store()
     store.go_on.clear()
     with keeping(store) as (keeper, _):

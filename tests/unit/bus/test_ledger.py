@@ -135,7 +135,7 @@ def test_an_absent_call_is_not_sent_again_without_a_higher_fence(fence: int) -> 
     assert opened().record_sent(5).prepare_resend(fence, Idempotency.FENCE) is None
 
 
-def test_absence_counts_only_after_the_time_limit_and_only_for_a_later_sender() -> None:
+def test_an_absent_call_is_sent_again_only_after_the_time_limit_and_only_by_a_later_sender() -> None:
     target = Target(name="slow", idempotency=Idempotency.TIME, settles_after=timedelta(seconds=10))
     ledger = opened().record_sent(5, NOON)
     assert ledger.remaining_wait(target, NOON + timedelta(seconds=4)) == timedelta(seconds=6)
@@ -146,7 +146,7 @@ def test_absence_counts_only_after_the_time_limit_and_only_for_a_later_sender() 
     assert len(set(identifiers(again))) == 2
 
 
-def test_only_a_target_with_idempotency_by_time_is_waited_for() -> None:
+def test_only_idempotency_by_time_needs_a_wait_before_a_resend() -> None:
     ledger = opened().record_sent(5, NOON)
     for idempotency in set(Idempotency) - {Idempotency.TIME}:
         assert ledger.remaining_wait(Target(name="other", idempotency=idempotency), NOON) is None
@@ -168,7 +168,7 @@ def test_an_attempt_carries_the_first_request_and_the_fence_of_the_present_deliv
     assert attempt.identifier == ledger.latest.identifier
 
 
-def test_the_kind_declares_every_state_and_what_is_final() -> None:
+def test_the_record_kind_of_ledgers_declares_every_state_and_the_final_ones() -> None:
     assert set(EFFECTS.directories) == {"PREPARED", "SENT", "ACKED", "REJECTED", "THROTTLED", "UNKNOWN"}
     assert EFFECTS.final == {"ACKED", "REJECTED"}
     assert EFFECTS.retention is not None

@@ -23,7 +23,9 @@ def kept() -> list[object]:
     return lines
 
 
-def test_a_library_whose_log_line_is_dropped_continues(kept: list[object], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_processor_that_drops_log_lines_does_not_disturb_a_library_that_logs(
+    kept: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
     logging.getLogger("psycopg.pool").warning("a connection was lost")
     structlog.get_logger("kingdom").warning("as was said")
     assert kept == ["a connection was lost", "as was said"]

@@ -144,7 +144,7 @@ async def test_no_dead_letter_after_the_last_position_is_found() -> None:
 
 @pytest.mark.usefixtures("no_waiting")
 @pytest.mark.parametrize(("count", "failures", "redriven"), [(30, 1, 3), (30, 2, 5), (3, 1, 3)])
-async def test_letters_that_die_again_stop_the_redrive_even_the_last_one(
+async def test_the_redrive_stops_when_too_many_letters_have_died_again_even_at_the_last_one(
     count: int, failures: int, redriven: int
 ) -> None:
     operations = DeadLetters(count, dies_again=frozenset({3, 5, 9}))

@@ -71,7 +71,7 @@ def test_a_family_cannot_subscribe() -> None:
         Topology([Stream(name="soldier.{host}", subscribes=frozenset({"T"}))])
 
 
-def test_names_are_those_that_were_declared() -> None:
+def test_the_names_of_a_topology_are_the_declared_ones_without_members_of_families() -> None:
     topology = Topology([Stream(name="a"), Stream(name="soldier.{host}")])
     topology.stream("soldier.x")
     assert topology.names() == ("a", "soldier.{host}")

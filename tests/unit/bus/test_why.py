@@ -101,5 +101,4 @@ def test_the_reason_is_a_sentence(facts: dict[str, Any], sentence: str) -> None:
 
 def test_every_case_is_distinguished() -> None:
     sentences = {why(situation(**facts)) for facts, _ in CASES.values()}
-    # A pause comes first, whatever else delays the event.
     assert len(sentences) == len(CASES)

@@ -52,7 +52,7 @@ def test_hostile_text_is_neither_markup_nor_control_characters() -> None:
     assert "\u202e" not in text
 
 
-def test_the_outcome_ends_as_one_sentence() -> None:
+def test_the_outcome_ends_with_exactly_one_punctuation_mark() -> None:
     for words, end in (("Answered.", ": Answered."), ("Hello to you too!", "too!"), ("no money", ": no money.")):
         (strand,) = story(words).strands
         assert result_of(strand).endswith(end)

@@ -36,7 +36,7 @@ def test_a_run_that_waits_for_its_vendor_is_shown_with_reason_and_time() -> None
     assert f"parked       wf-1: {reason}" in lines
 
 
-def test_the_money_of_the_day_is_what_generals_spent_and_set_aside() -> None:
+def test_the_money_of_the_day_shows_what_generals_have_spent_and_what_is_set_aside() -> None:
     lines = [line.plain for line in facts(a_court_status())]
     assert "money today  ok: $1.00 spent by Generals and $2.00 set aside of $300.00" in lines
 

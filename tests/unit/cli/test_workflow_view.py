@@ -114,7 +114,7 @@ def test_messages_of_agents_do_not_control_the_terminal() -> None:
     assert "\\x1b[2J gone" in drawn(list_view([run]))
 
 
-def test_a_list_has_a_line_per_run_with_what_is_done_and_spent() -> None:
+def test_a_list_of_runs_shows_the_progress_and_the_cost_of_each() -> None:
     row = drawn(list_view([half_done()])).splitlines()[3].split()
     assert [*row[:6]] == ["wf-1", "Poem", "RUNNING", "box", "1/2", "$0.50"]
 

@@ -1,4 +1,4 @@
-"""Generals come, change and go while the court is running."""
+"""Generals are installed, changed and removed while the court is running."""
 
 import shutil
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ from kingdom.court.live_packages import LivePackages
 from kingdom.court.package_files import SHIPPED
 
 
-class _Looking(LivePackages):
-    """Looks at the files each time it is asked."""
+class _UncachedPackages(LivePackages):
+    """Checks the files at every access."""
 
     def _reload_if_changed(self) -> None:
         self._next_check = 0.0
@@ -29,11 +29,11 @@ def install(generals: Path, name: str) -> Path:
 
 
 def test_without_a_directory_there_are_no_generals(generals: Path) -> None:
-    assert _Looking(generals).by_name() == {}
+    assert _UncachedPackages(generals).by_name() == {}
 
 
 def test_a_general_that_is_installed_is_noticed_and_one_that_is_removed_too(generals: Path) -> None:
-    packages = _Looking(generals)
+    packages = _UncachedPackages(generals)
     assert list(packages.by_name()) == []
     folder = install(generals, "gen-pr")
     assert list(packages.by_name()) == ["gen-pr"]
@@ -41,9 +41,9 @@ def test_a_general_that_is_installed_is_noticed_and_one_that_is_removed_too(gene
     assert list(packages.by_name()) == []
 
 
-def test_a_changed_prompt_counts_from_the_next_assignment_on(generals: Path) -> None:
+def test_a_changed_prompt_applies_from_the_next_assignment_on(generals: Path) -> None:
     folder = install(generals, "gen-pr")
-    packages = _Looking(generals)
+    packages = _UncachedPackages(generals)
     before = packages.by_name()["gen-pr"].template
     prompt = folder / "prompts" / "review.md"
     prompt.write_text(prompt.read_text() + "\nBe brief.\n")
@@ -55,7 +55,7 @@ def test_a_changed_prompt_counts_from_the_next_assignment_on(generals: Path) -> 
 def test_a_broken_general_disables_only_itself_until_it_is_repaired(generals: Path) -> None:
     install(generals, "gen-pr")
     folder = install(generals, "gen-briefing")
-    packages = _Looking(generals)
+    packages = _UncachedPackages(generals)
     whole = (folder / "general.yaml").read_text()
     (folder / "general.yaml").write_text("name: [")
     assert list(packages.by_name()) == ["gen-pr"]
@@ -65,14 +65,14 @@ def test_a_broken_general_disables_only_itself_until_it_is_repaired(generals: Pa
 
 def test_the_memory_of_a_general_is_no_change_of_its_package(generals: Path) -> None:
     folder = install(generals, "gen-pr")
-    packages = _Looking(generals)
+    packages = _UncachedPackages(generals)
     known = packages.all()
     (folder / "memory").mkdir()
     (folder / "memory" / "patterns.md").write_text("- something\n")
     assert packages.all() is known
 
 
-def test_files_are_checked_only_now_and_then(generals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_generals_are_not_checked_at_every_access(generals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_packages, "_CHECK_SECONDS", 3600)
     packages = LivePackages(generals)
     assert packages.all() == ()

@@ -115,7 +115,7 @@ def test_the_same_updates_twice_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("about", ["patterns", "repo", "decisions"])
-def test_the_oldest_lines_go_when_a_file_is_full(tmp_path: Path, about: str) -> None:
+def test_the_oldest_lines_are_removed_when_a_memory_file_is_full(tmp_path: Path, about: str) -> None:
     bytes_max = 8192
     for number in range(0, 400, 10):
         updates = [{"about": about, "text": f"lesson {each:05d} ü"} for each in range(number, number + 10)]

@@ -59,7 +59,7 @@ async def scraped(address: str) -> dict[str, float | dict[str, float]]:
     return found
 
 
-async def test_a_scrape_finds_the_numbers_of_the_status_and_nothing_that_is_gone() -> None:
+async def test_a_scrape_shows_the_current_status_without_values_that_disappeared() -> None:
     registry = CollectorRegistry()
     court = CourtMetrics(registry)
     async with serving_metrics(registry, host="127.0.0.1", port=0) as address:

@@ -47,7 +47,7 @@ def test_a_package_is_read_with_its_prompts(tmp_path: Path) -> None:
     assert package.general.subscribes[0].type == "github.*"
 
 
-def test_a_query_that_only_speaks_of_a_prompt_file_is_a_query(tmp_path: Path) -> None:
+def test_a_query_that_only_mentions_a_prompt_file_is_not_replaced_by_the_file(tmp_path: Path) -> None:
     make(tmp_path, workflow=WORKFLOW.replace("[prompts/look.md]", "[Read prompts/look.md first.]"))
     (package,) = load_packages(tmp_path).packages
     assert package.template.works[0].tasks[0].query == "Read prompts/look.md first."
@@ -170,7 +170,7 @@ def test_a_prompt_that_cannot_be_used_breaks_its_package(tmp_path: Path, query: 
     assert complaint in reason(place)
 
 
-def test_a_schedule_that_works_in_a_repository_needs_one(tmp_path: Path) -> None:
+def test_a_schedule_whose_workflow_needs_a_repository_must_have_one(tmp_path: Path) -> None:
     folder = make(tmp_path, workflow=f"gitRefs: [event-repo]\n{WORKFLOW}", schedules=[MORNING])
     assert "schedule morning has no repository to work in" in reason(tmp_path)
     (folder / "general.yaml").write_text((folder / "general.yaml").read_text() + "default_repo: acme/shop\n")

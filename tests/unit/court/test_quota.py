@@ -47,7 +47,7 @@ def test_a_holder_counts_once() -> None:
     assert quota.held == 1
 
 
-def test_an_answer_may_take_a_slot_beyond_the_limit() -> None:
+def test_a_hold_beyond_the_limit_is_possible_and_leaves_no_room() -> None:
     quota = Quota(scope="soldiers", limit=Decimal(1)).hold("task-1").hold("task-2", beyond=True)
     assert (quota.held, quota.room, quota.fits()) == (Decimal(2), Decimal(0), False)
 
@@ -57,7 +57,7 @@ def test_no_holder_has_less_than_zero_slots() -> None:
         Quota(scope="money", limit=Decimal(1)).hold("task-1", Decimal(-1))
 
 
-def test_a_new_day_begins_with_nothing_spent_and_what_is_held() -> None:
+def test_a_new_day_resets_what_was_spent_and_keeps_what_is_held() -> None:
     quota = Quota(scope="money", limit=Decimal(10), period="2026-11-15").hold("task-1", Decimal(2)).book(Decimal(5))
     assert quota.with_period("2026-11-15") == quota
     tomorrow = quota.with_period("2026-11-16")

@@ -74,7 +74,7 @@ async def test_a_reported_result_is_read_back_unchanged(tmp_path: Path) -> None:
     assert read_result(tmp_path) == {**SUCCESS, "details": {"files": 3}}
 
 
-async def test_the_last_report_counts(tmp_path: Path) -> None:
+async def test_a_later_report_replaces_the_result_of_an_earlier_one(tmp_path: Path) -> None:
     tools = in_turn(tmp_path)
     await call_tool(tools, "report_result", status="failed", summary="no", error="the disk is full")
     await call_tool(tools, "report_result", **SUCCESS)
@@ -236,7 +236,7 @@ async def test_a_question_is_forgotten_when_the_next_turn_begins(tmp_path: Path)
     assert tools.end() is None
 
 
-async def test_nothing_is_taken_between_turns(tmp_path: Path) -> None:
+async def test_tool_calls_between_turns_are_refused(tmp_path: Path) -> None:
     petitions: Petitions = []
     tools = in_turn(tmp_path, petitions=petitions)
     assert tools.end() is None
@@ -246,7 +246,7 @@ async def test_nothing_is_taken_between_turns(tmp_path: Path) -> None:
     assert read_result(tmp_path) is None
 
 
-async def test_a_petition_is_reported_before_its_verdict_is_requested_under_the_id_of_the_host(tmp_path: Path) -> None:
+async def test_a_petition_is_reported_before_its_verdict_is_requested_by_its_id(tmp_path: Path) -> None:
     petitions: Petitions = []
     asked: list[tuple[str, int]] = []
 

@@ -14,7 +14,7 @@ ANSWERED = TurnAnswer("I am done.", 0.5)
 
 
 class AgentAskedAgain:
-    """An agent that is asked again: it reports or not, and ends its turn as given."""
+    """An agent in its second turn: if it `reports`, it writes a result; then the turn ends with `end`."""
 
     def __init__(self, space: Path, end: TurnAnswer | TurnQuestion | AgentFailed | AgentGone, *, reports: bool) -> None:
         self.prompts: list[Prompt] = []
@@ -65,7 +65,9 @@ async def test_an_agent_that_is_asked_for_a_result_may_ask_a_person_instead(tmp_
 
 
 @pytest.mark.parametrize("failure", [AgentFailed("no model", 0.25), AgentGone("killed", 0.25)])
-async def test_a_second_turn_that_fails_costs_both(tmp_path: Path, failure: AgentFailed | AgentGone) -> None:
+async def test_the_failure_of_the_second_turn_has_the_cost_of_both_turns(
+    tmp_path: Path, failure: AgentFailed | AgentGone
+) -> None:
     agent = AgentAskedAgain(tmp_path, failure, reports=False)
     with pytest.raises(type(failure)) as failed:
         await request_missing_result(PROMPT, ANSWERED, tmp_path, agent)

@@ -70,7 +70,7 @@ def test_files_next_to_an_npm_package_are_visible(tmp_path: Path) -> None:
     assert folders_of_tools(tmp_path / "bin") == (tmp_path / "bin", tmp_path / "lib" / "node_modules")
 
 
-def test_links_of_a_folder_that_lead_to_other_files_show_nothing_more(tmp_path: Path) -> None:
+def test_links_in_a_tool_folder_to_other_files_make_no_other_folder_visible(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "own").symlink_to(a_file(tmp_path / "home" / "own"))
     (tmp_path / "bin" / "loop").symlink_to("loop")

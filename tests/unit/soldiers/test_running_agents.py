@@ -53,7 +53,7 @@ class StubbornAgents(InstantAgents):
         return agent
 
 
-class Gone:
+class UnexpectedEnds:
     """Records agents that ended by themselves."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Gone:
 
 
 async def test_an_agent_waits_for_a_slot_and_gets_it_when_another_ends(tmp_path: Path) -> None:
-    agents = RunningAgents(InstantAgents(), 1, Gone())
+    agents = RunningAgents(InstantAgents(), 1, UnexpectedEnds())
     first = await agents.start(a_launch(tmp_path, "one"), a_start("w1"), AsyncExitStack())
     waiting = asyncio.create_task(agents.start(a_launch(tmp_path, "two"), a_start("w2"), AsyncExitStack()))
     await asyncio.sleep(0)
@@ -78,7 +78,7 @@ async def test_an_agent_waits_for_a_slot_and_gets_it_when_another_ends(tmp_path:
 
 async def test_a_cancelled_start_takes_no_slot(tmp_path: Path) -> None:
     client = SlowAgents()
-    agents = RunningAgents(client, 1, Gone())
+    agents = RunningAgents(client, 1, UnexpectedEnds())
     given_up = asyncio.create_task(agents.start(a_launch(tmp_path), a_start("w1"), AsyncExitStack()))
     await client.asked.wait()
     assert agents.busy == 1
@@ -94,7 +94,7 @@ async def test_an_agent_that_cannot_be_stopped_at_first_is_stopped_again_and_fre
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_agents, "_STOP_PAUSE_SECONDS", 0.01)
-    gone = Gone()
+    gone = UnexpectedEnds()
     agents = RunningAgents(StubbornAgents(), 1, gone)
     session = await agents.start(a_launch(tmp_path, "one"), a_start("w1"), AsyncExitStack())
     await agents.end(session, timedelta(seconds=20))
@@ -106,7 +106,7 @@ async def test_an_agent_that_cannot_be_stopped_at_first_is_stopped_again_and_fre
 
 
 async def test_only_an_unexpected_end_is_reported(tmp_path: Path) -> None:
-    gone = Gone()
+    gone = UnexpectedEnds()
     agents = RunningAgents(InstantAgents(), 2, gone)
     wanted = await agents.start(a_launch(tmp_path, "one"), a_start("w1"), AsyncExitStack())
     crashing = await agents.start(a_launch(tmp_path, "two"), a_start("w2"), AsyncExitStack())
@@ -121,7 +121,7 @@ async def test_only_an_unexpected_end_is_reported(tmp_path: Path) -> None:
 
 
 async def test_resources_of_an_agent_are_closed_once_it_is_gone(tmp_path: Path) -> None:
-    agents = RunningAgents(InstantAgents(), 1, Gone())
+    agents = RunningAgents(InstantAgents(), 1, UnexpectedEnds())
     resources, closed = AsyncExitStack(), asyncio.Event()
     resources.callback(closed.set)
     session = await agents.start(a_launch(tmp_path), a_start("w1"), resources)

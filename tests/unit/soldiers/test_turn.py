@@ -80,7 +80,7 @@ async def test_an_agent_that_says_nothing_for_too_long_fails_its_turn_and_takes_
     assert ended == TurnAnswer("now", 0.0)
 
 
-async def test_an_agent_that_keeps_sending_messages_has_no_more_time_than_its_query(tmp_path: Path) -> None:
+async def test_an_agent_that_keeps_sending_messages_still_fails_at_the_time_limit_of_its_query(tmp_path: Path) -> None:
     talking = Prompt(id="t1#1", text=scripted({"stream": "on and " * 100, "every": 0.05}))
     limit = timedelta(seconds=0.2)
     with pytest.raises(AgentFailed, match=r"no answer within 0\.2 s"):
@@ -205,22 +205,22 @@ def looping(times: int, *more: dict[str, object]) -> str:
     return scripted({"cost": 0.25}, *[{"run": SAME}] * times, *more)
 
 
-def hearing(reported: list[TurnUpdate], folder: Path) -> Callable[[TurnUpdate], None]:
-    """Return a callback that records updates, and lets all tool calls end but each LOOP_LENGTH-th."""
+def recording(reported: list[TurnUpdate], folder: Path) -> Callable[[TurnUpdate], None]:
+    """Return a callback that records updates, and ends every tool call except each LOOP_LENGTH-th one."""
 
-    def hear(update: TurnUpdate) -> None:
+    def record(update: TurnUpdate) -> None:
         reported.append(update)
         if isinstance(update, ToolUse) and sum(isinstance(each, ToolUse) for each in reported) % LOOP_LENGTH:
             (folder / "go").touch()
 
-    return hear
+    return record
 
 
 async def test_a_looping_agent_is_warned_and_continues(tmp_path: Path) -> None:
     reported: list[TurnUpdate] = []
     agent = await an_agent(tmp_path)
     text = looping(LOOP_LENGTH, {"cost": 0.5}, {"answer": "out"})
-    ended = await take_turn(agent, Prompt(id="t1#1", text=text), LONG, hearing(reported, tmp_path))
+    ended = await take_turn(agent, Prompt(id="t1#1", text=text), LONG, recording(reported, tmp_path))
     assert ended == TurnAnswer("out", 0.75)
     assert [update for update in reported if isinstance(update, CostUpdate)] == [CostUpdate(0.25), CostUpdate(0.75)]
     prompts = [entry["text"] for entry in read_entries(tmp_path / "soldier-1.json") if "text" in entry]
@@ -230,7 +230,7 @@ async def test_a_looping_agent_is_warned_and_continues(tmp_path: Path) -> None:
 async def test_an_agent_that_keeps_looping_fails_its_turn(tmp_path: Path) -> None:
     agent = await an_agent(tmp_path)
     with pytest.raises(AgentLoops, match=f"the agent called run {LOOP_LENGTH} times in a row") as caught:
-        await take_turn(agent, Prompt(id="t1#1", text=looping(3 * LOOP_LENGTH)), LONG, hearing([], tmp_path))
+        await take_turn(agent, Prompt(id="t1#1", text=looping(3 * LOOP_LENGTH)), LONG, recording([], tmp_path))
     assert caught.value.cost_usd == 0.25
 
 
@@ -238,7 +238,7 @@ async def test_the_cost_of_all_prompts_of_a_turn_is_bounded(tmp_path: Path) -> N
     agent = await an_agent(tmp_path)
     text = looping(LOOP_LENGTH, {"cost": 0.5}, {"wait_for": "never"})
     with pytest.raises(BudgetSpent) as caught:
-        await take_turn(agent, Prompt(id="t1#1", text=text, budget_usd=0.7), LONG, hearing([], tmp_path))
+        await take_turn(agent, Prompt(id="t1#1", text=text, budget_usd=0.7), LONG, recording([], tmp_path))
     assert caught.value.cost_usd == 0.75
     found = await InstantAgents().inspect(a_launch(tmp_path), "t1#1")
     assert found.cost_usd == 0.75

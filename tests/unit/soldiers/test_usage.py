@@ -208,13 +208,17 @@ def test_a_model_has_the_price_of_its_name_and_an_unknown_one_the_highest(model:
     ],
 )
 @pytest.mark.parametrize("own", [{}, {"gpt-5": Price(input=1.0, output=1.0)}], ids=["ours", "operator's"])
-def test_a_date_or_a_preview_is_the_same_model(model: str, own: Mapping[str, Price]) -> None:
+def test_a_model_name_followed_by_a_date_or_a_release_word_has_the_price_of_the_model(
+    model: str, own: Mapping[str, Price]
+) -> None:
     assert prices.OPENAI.bill(MILLION, model, own=own) == prices.Bill(1.0 if own else 1.25)
 
 
 @pytest.mark.parametrize("model", ["gpt-5-codex-giant", "gpt-5-giant", "gpt-5-1", "gpt-5x", "gpt-5-2025-08-07-giant"])
 @pytest.mark.parametrize("own", [{}, {"gpt-5": Price(input=1.0, output=1.0)}], ids=["ours", "operator's"])
-def test_any_other_ending_is_another_model_whose_price_is_a_guess(model: str, own: Mapping[str, Price]) -> None:
+def test_a_model_name_with_any_other_ending_is_another_model_and_its_price_is_a_guess(
+    model: str, own: Mapping[str, Price]
+) -> None:
     assert prices.OPENAI.bill(MILLION, model, own=own) == prices.Bill(21.0, is_guess=True)
     assert prices.price_of(model, prices.OPENAI.models, own).input == 21.0
 

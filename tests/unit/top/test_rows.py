@@ -104,7 +104,7 @@ def test_a_run_shows_its_current_step_or_what_it_waits_for() -> None:
     ]
 
 
-def test_the_inbox_has_what_the_court_asks_and_what_runs_of_people_ask() -> None:
+def test_the_inbox_has_questions_of_the_court_and_of_runs_that_people_started() -> None:
     question = RunQuestion(task_id="t", text="Which colour?", choices=("red", "blue"))
     own = a_run("wf-own", status=WorkflowStatus.AWAITING, question=question)
     of_court = a_run("wf-task-1", status=WorkflowStatus.AWAITING, question=question, requester="court")
@@ -179,7 +179,7 @@ def test_a_run_can_continue_in_its_session_only_while_it_has_one() -> None:
     assert [how for _, how in list_resume_points(failed)] == [FromBase()]
 
 
-def test_a_question_is_shown_with_all_that_matters_for_an_answer() -> None:
+def test_a_question_is_shown_with_everything_that_an_answer_needs() -> None:
     shown = [line.plain for line in describe_question(an_ask(text="One?\n[b]Two[/b]?", people=("anna",), default="no"))]
     assert shown[:2] == ["One?", "[b]Two[/b]?"]
     assert "may answer  anna" in shown

@@ -18,6 +18,6 @@ def test_a_transaction_with_an_unknown_end_is_complete_or_absent(end: str) -> No
     assert (finding.kind, finding.detail) == (ViolationKind.TORN, "2 of the 3 events of its transaction are there")
 
 
-def test_an_event_that_only_a_worker_has_seen_counts_as_stored() -> None:
+def test_a_claimed_event_counts_as_stored_even_if_the_store_lacks_it() -> None:
     trace = Trace().published(*BATCH, end="").claimed(1, (1, "a"), stream=ANY)
     assert [finding.kind for finding in check(trace.left([]))] == [ViolationKind.TORN]

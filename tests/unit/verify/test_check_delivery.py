@@ -42,7 +42,7 @@ def test_a_position_of_two_events_is_found() -> None:
     assert kinds(trace.left([stored("a", 1), stored("b", 1)], applied("a"), applied("b"))) == [ViolationKind.DOUBLED]
 
 
-def given_after(leases: float, *faults: str) -> list[ViolationKind]:
+def claimed_after(leases: float, *faults: str) -> list[ViolationKind]:
     """Return the violations if an event that is due in two leases is claimed after the given number of leases."""
     due = NOW + 2 * LEASE_SECONDS
     trace = Trace().line("clock", asked=0, store=NOW).published(described("a", due=due)).later(leases=leases)
@@ -53,13 +53,13 @@ def given_after(leases: float, *faults: str) -> list[ViolationKind]:
 
 
 def test_a_delayed_event_must_not_be_claimed_before_its_time_by_the_clock_of_the_store() -> None:
-    assert given_after(2) == []
-    assert given_after(1) == [ViolationKind.EARLY]
-    assert given_after(1, "server_killed") == [ViolationKind.EARLY]
+    assert claimed_after(2) == []
+    assert claimed_after(1) == [ViolationKind.EARLY]
+    assert claimed_after(1, "server_killed") == [ViolationKind.EARLY]
 
 
 def test_early_claims_are_not_reported_while_a_fault_has_changed_the_clock() -> None:
-    assert given_after(1, "clock_forward") == []
+    assert claimed_after(1, "clock_forward") == []
 
 
 def test_exactly_one_reaction_must_win_a_contested_dedup_key() -> None:

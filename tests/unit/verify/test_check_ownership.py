@@ -9,10 +9,10 @@ ONE, TWO = "worker-1.1", "worker-2.2"
 
 def judged(trace: Trace) -> list[ViolationKind]:
     """Return the violations, given that both events of a key ended correctly."""
-    return [finding.kind for finding in check(whole(trace))]
+    return [finding.kind for finding in check(with_both_events(trace))]
 
 
-def whole(trace: Trace) -> Evidence:
+def with_both_events(trace: Trace) -> Evidence:
     rows = [stored("a", 1, key="k", token=2), stored("b", 2, key="k", token=3)]
     return trace.left(rows, applied("a", key="k", token=2), applied("b", key="k", token=3))
 
@@ -96,7 +96,7 @@ def test_the_event_of_a_living_worker_must_not_be_claimed_again_before_its_lease
     assert given_again(held.later(leases=1.1)) == []
 
 
-def test_a_renewal_that_was_confirmed_counts() -> None:
+def test_a_confirmed_renewal_extends_the_lease() -> None:
     held = published().claimed(1, (1, "a"), by=ONE, stream=LINE).later(leases=0.5)
     half = int(LEASE.total_seconds() * SECOND_NS / 2)
     renewed = held.line("renewed", by=ONE, asked=half, tokens=[1])

@@ -27,19 +27,21 @@ def test_events_of_a_killed_worker_have_another_holder_within_a_few_leases() -> 
     assert recovered(30) == [ViolationKind.SLOW]
 
 
-def test_times_without_a_running_worker_do_not_count() -> None:
+def test_time_without_a_running_worker_does_not_count_as_recovery_time() -> None:
     assert recovered(3, alone_for=10) == []
     assert recovered(30, alone_for=10) == [ViolationKind.SLOW]
 
 
-def test_waits_of_other_events_and_delays_of_the_machine_extend_the_limit() -> None:
+def test_the_waiting_time_of_other_events_and_delays_of_the_machine_extend_the_limit() -> None:
     assert recovered(6, others_waited=3) == []
     assert recovered(8, others_waited=3) == [ViolationKind.SLOW]
     assert recovered(6, late_seconds=5) == []
 
 
 @pytest.mark.parametrize(("after_leases", "found"), [(2, []), (6, [ViolationKind.SLOW])])
-def test_the_time_after_a_stop_counts_from_its_end(after_leases: float, found: list[ViolationKind]) -> None:
+def test_the_recovery_time_of_a_stopped_worker_counts_from_the_end_of_the_stop(
+    after_leases: float, found: list[ViolationKind]
+) -> None:
     trace = Trace().line("ready", by=TWO).published(described("a")).claimed(1, (1, "a"), by=ONE)
     trace = trace.line("fault", kind="stop", process="worker-1", seconds=20).later(leases=10)
     trace = trace.line("continued", process="worker-1").later(leases=after_leases)

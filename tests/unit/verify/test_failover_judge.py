@@ -43,7 +43,7 @@ def test_a_failover_after_which_nothing_was_handled_is_not_over() -> None:
     assert list(failovers([claimed(10, "a", 1), settled(20, "a", 1), KILLED_AT_50])) == []
 
 
-def test_a_missing_acknowledged_event_was_lost_and_so_was_the_first_of_two_ends() -> None:
+def test_an_acknowledged_event_that_is_missing_was_lost_and_one_that_was_settled_twice_was_handled_again() -> None:
     history = [
         entry(1, "p", "published", events=["e", "gone"]),
         claimed(10, "a", 1),
@@ -60,12 +60,12 @@ def test_a_missing_acknowledged_event_was_lost_and_so_was_the_first_of_two_ends(
 def _histories() -> Iterator[tuple[str, list[HistoryEntry], bool]]:
     yield "a claim that survived", [claimed(10, "a", 1), KILLED_AT_50, settled(70, "a", 1)], False
     yield (
-        "the first end was forgotten",
+        "the first settlement was lost",
         [claimed(10, "a", 1), settled(40, "a", 1), KILLED_AT_50, claimed(70, "b", 2), settled(80, "b", 2)],
         False,
     )
     yield (
-        "a claim that was forgotten, under a number that came twice",
+        "a claim that was lost, and whose token was used again",
         [claimed(40, "a", 1), KILLED_AT_50, claimed(70, "b", 1), settled(80, "a", 1)],
         True,
     )

@@ -18,57 +18,57 @@ class LivenessChecks:
         self.at += seconds
         return self.monitor.observe({host: LeaseObservation(version, LEASE) for host, version in versions.items()})
 
-    def steadily(self, looks: int, **versions: int) -> list[set[str]]:
-        return [self.after(5.0, **versions) for _ in range(looks)]
+    def check_every_five_seconds(self, times: int, **versions: int) -> list[set[str]]:
+        return [self.after(5.0, **versions) for _ in range(times)]
 
 
 def test_a_host_that_does_not_change_for_a_whole_lease_is_lost() -> None:
-    looks = LivenessChecks()
-    assert looks.after(0.0, a=1) == set()
-    assert looks.steadily(6, a=1) == [set()] * 5 + [{"a"}]
+    checks = LivenessChecks()
+    assert checks.after(0.0, a=1) == set()
+    assert checks.check_every_five_seconds(6, a=1) == [set()] * 5 + [{"a"}]
 
 
 def test_a_host_that_renews_is_never_lost() -> None:
-    looks = LivenessChecks()
+    checks = LivenessChecks()
     for version in range(1, 50):
-        assert looks.after(9.9, a=version) == set()
+        assert checks.after(9.9, a=version) == set()
 
 
 def test_only_the_host_that_does_not_renew_is_lost() -> None:
-    looks = LivenessChecks()
-    looks.after(0.0, a=1, b=1)
-    lost = [looks.after(5.0, a=1, b=version) for version in range(2, 8)]
+    checks = LivenessChecks()
+    checks.after(0.0, a=1, b=1)
+    lost = [checks.after(5.0, a=1, b=version) for version in range(2, 8)]
     assert lost == [set()] * 5 + [{"a"}]
 
 
 def test_the_first_check_of_a_host_does_not_show_how_long_it_was_silent() -> None:
-    looks = LivenessChecks(at=1_000_000.0)
-    assert looks.after(0.0, a=77) == set()
-    looks.steadily(5, a=77)
-    assert looks.after(5.0, a=77, b=5) == {"a"}
+    checks = LivenessChecks(at=1_000_000.0)
+    assert checks.after(0.0, a=77) == set()
+    checks.check_every_five_seconds(5, a=77)
+    assert checks.after(5.0, a=77, b=5) == {"a"}
 
 
 def test_a_gap_between_checks_restarts_the_lease() -> None:
-    looks = LivenessChecks()
-    looks.after(0.0, a=1)
-    looks.steadily(5, a=1)
-    assert looks.after(10.1, a=1) == set()
-    assert looks.steadily(6, a=1) == [set()] * 5 + [{"a"}]
+    checks = LivenessChecks()
+    checks.after(0.0, a=1)
+    checks.check_every_five_seconds(5, a=1)
+    assert checks.after(10.1, a=1) == set()
+    assert checks.check_every_five_seconds(6, a=1) == [set()] * 5 + [{"a"}]
 
 
 def test_a_failed_check_of_the_hosts_restarts_the_lease() -> None:
-    looks = LivenessChecks()
-    looks.after(0.0, a=1)
-    looks.steadily(5, a=1)
-    looks.monitor.reset()
-    assert looks.steadily(7, a=1) == [set()] * 6 + [{"a"}]
+    checks = LivenessChecks()
+    checks.after(0.0, a=1)
+    checks.check_every_five_seconds(5, a=1)
+    checks.monitor.reset()
+    assert checks.check_every_five_seconds(7, a=1) == [set()] * 6 + [{"a"}]
 
 
 def test_the_lease_restarts_for_a_host_that_was_missing_in_one_check() -> None:
-    looks = LivenessChecks()
-    looks.after(0.0, a=1)
-    looks.after(5.0)
-    assert looks.steadily(6, a=1) == [set()] * 6
+    checks = LivenessChecks()
+    checks.after(0.0, a=1)
+    checks.after(5.0)
+    assert checks.check_every_five_seconds(6, a=1) == [set()] * 6
 
 
 @pytest.mark.parametrize(("lease", "pause"), [(30.0, 1.0), (3.0, 0.5), (0.0, 0.05)])

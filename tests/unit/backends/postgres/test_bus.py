@@ -11,13 +11,13 @@ DSN = "postgresql://nowhere.invalid/kingdom"
 
 
 @pytest.mark.parametrize("options", [{}, {"through_pgbouncer": True, "listen_dsn": DSN}])
-def test_the_connection_that_listens_notices_a_dead_server_like_every_other(options: dict[str, object]) -> None:
+def test_the_connection_that_listens_has_the_timeouts_of_all_others(options: dict[str, object]) -> None:
     bus = PostgresBus(DSN, Topology([]), **options)  # type: ignore[arg-type]
     assert conninfo_to_dict(bus._wakeups._listen_dsn or "") == conninfo_to_dict(bus.dsn)
     assert "tcp_user_timeout" in conninfo_to_dict(bus.dsn)
 
 
-async def test_closing_waits_for_a_renewal_and_the_loop_continues() -> None:
+async def test_closing_waits_for_a_renewal_without_blocking_the_event_loop() -> None:
     bus, released_by = PostgresBus(DSN, Topology([])), list[str]()
 
     def release(who: str) -> None:

@@ -49,7 +49,7 @@ def test_everything_is_checked_again_after_a_second() -> None:
     assert pace.lower_bound(1.0) == EVERYTHING
 
 
-def test_a_slow_full_scan_is_repeated_later() -> None:
+def test_the_next_full_scan_comes_later_if_the_last_one_was_slow() -> None:
     pace = ClaimPace()
     pace.record_claim([NOON], full=True, bound=EVERYTHING, took=0.2, now=0.0)
     assert pace.lower_bound(3.9) == NOON
@@ -90,7 +90,7 @@ def test_no_event_starves_because_everything_is_checked_in_time(
 
 
 @given(claims)
-def test_a_bound_is_never_higher_than_what_was_claimed(
+def test_a_lower_bound_is_never_above_the_newest_claimed_event(
     plan: list[tuple[float, float, list[datetime], bool]],
 ) -> None:
     pace, now, newest = ClaimPace(), 0.0, None
@@ -109,14 +109,14 @@ def test_a_bound_is_never_higher_than_what_was_claimed(
         max_size=40,
     )
 )
-def test_heads_stay_between_one_and_the_limit(plan: list[tuple[int, int, int]]) -> None:
+def test_the_number_of_heads_stays_between_one_and_the_limit(plan: list[tuple[int, int, int]]) -> None:
     pace = ClaimPace()
     for limit, runs, events in plan:
         assert 1 <= pace.heads(limit) <= limit
         pace.record_runs(runs=min(runs, limit), events=min(events, limit), limit=limit)
 
 
-def test_heads_grow_while_runs_are_short_and_shrink_while_they_are_long() -> None:
+def test_a_claim_takes_more_heads_while_runs_are_short_and_fewer_while_they_are_long() -> None:
     pace, limit = ClaimPace(), 100
     first = pace.heads(limit)
     assert first == 12
@@ -128,7 +128,7 @@ def test_heads_grow_while_runs_are_short_and_shrink_while_they_are_long() -> Non
     assert pace.heads(limit) == first
 
 
-def test_heads_stay_where_keys_ran_out() -> None:
+def test_the_number_of_heads_stays_if_fewer_keys_had_events() -> None:
     pace, limit = ClaimPace(), 100
     first = pace.heads(limit)
     pace.record_runs(runs=first - 1, events=20, limit=limit)

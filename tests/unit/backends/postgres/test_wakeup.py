@@ -25,7 +25,7 @@ class Sender:
         self.arrived.append(streams)
 
 
-async def test_hints_of_one_moment_go_out_together() -> None:
+async def test_hints_of_the_same_moment_are_sent_together() -> None:
     sender = Sender()
     sender.go_on.set()
     wakeups = PostgresWakeups("channel", sender.send, None)
@@ -49,7 +49,7 @@ async def test_a_hint_that_arrives_while_another_is_sent_is_sent_too() -> None:
     assert sender.sent == [["a"], ["a", "b"]]
 
 
-async def test_a_hint_that_never_gets_out_does_not_keep_a_process_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_does_not_wait_for_a_hint_that_cannot_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kingdom.backends.postgres.wakeup._LAST_HINT_SECONDS", 0.01)
     sender = Sender()
     wakeups = PostgresWakeups("channel", sender.send, None)

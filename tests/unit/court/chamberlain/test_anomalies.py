@@ -1,4 +1,4 @@
-"""Patterns of the log that are reported to people once, and then not again for a while."""
+"""Which patterns in the log alert people, and for how long the same alert is not repeated."""
 
 from datetime import datetime, timedelta
 
@@ -26,7 +26,7 @@ LATER = timedelta(seconds=30)
 def watched(
     *entries: LogEntry, watch: AnomalyState | None = None, now: datetime | None = None
 ) -> tuple[AnomalyState, list[Alert]]:
-    """Show all entries at once, half a minute after the last one, to a watch that is stored and loaded in between."""
+    """Observe entries at `now`, or 30 seconds after the last one, with a state that was stored and loaded before."""
     watch = msgspec.convert(msgspec.to_builtins(watch or AnomalyState()), AnomalyState)
     now = now or max(entry.at for entry in entries) + LATER
     for entry in entries:
@@ -45,14 +45,14 @@ def test_the_third_failure_in_a_row_is_reported() -> None:
     assert alerts == [Alert(key="failures:gen-pr", text="gen-pr failed 3 times in a row.")]
 
 
-def test_a_success_ends_the_row() -> None:
+def test_a_success_ends_a_series_of_failures() -> None:
     _, alerts = watched(
         failed(after(minutes=1)), failed(after(minutes=2)), completed(after(minutes=3)), failed(after(minutes=4))
     )
     assert alerts == []
 
 
-def test_each_general_has_a_row_of_its_own() -> None:
+def test_failures_are_counted_for_each_general_separately() -> None:
     entries = [failed(after(minutes=number), f"gen-{number % 2}") for number in range(4)]
     assert watched(*entries)[1] == []
     assert keys(watched(*entries, failed(after(minutes=9), "gen-0"), failed(after(minutes=9), "gen-1"))[1]) == [
@@ -70,7 +70,7 @@ def test_people_are_not_notified_again_during_the_cool_down() -> None:
     assert [alert.text for alert in alerts] == ["gen-pr failed 8 times in a row."]
 
 
-def test_a_success_that_is_written_late_still_ends_the_row_at_its_own_time() -> None:
+def test_a_success_that_is_written_late_ends_the_series_at_the_time_when_it_happened() -> None:
     """The success happened before the third failure, and was committed after it."""
     first, second, third = (failed(after(seconds=number)) for number in (1, 2, 8))
     watch, alerts = watched(first, second, third, now=after(seconds=10))
@@ -79,7 +79,7 @@ def test_a_success_that_is_written_late_still_ends_the_row_at_its_own_time() -> 
     assert alerts == []
 
 
-def test_a_clock_that_runs_ahead_delays_nothing() -> None:
+def test_failures_that_a_fast_clock_dates_in_the_future_are_reported_before_that_time() -> None:
     watch, _ = watched(*(failed(after(hours=24)) for _ in range(3)), now=START)
     assert keys(watched(watch=watch, now=after(seconds=30))[1]) == ["failures:gen-pr"]
 
@@ -91,13 +91,13 @@ def test_five_timeouts_within_an_hour_are_reported_and_make_the_health_yellow_fo
     assert watch.many_timeouts(after(minutes=60), SETTINGS) == ""
 
 
-def test_five_timeouts_spread_over_more_than_an_hour_are_nothing() -> None:
+def test_five_timeouts_within_more_than_an_hour_are_not_reported() -> None:
     watch, alerts = watched(*(timed_out(after(minutes=15 * number)) for number in range(5)))
     assert alerts == []
     assert watch.many_timeouts(after(minutes=60, seconds=30), SETTINGS) == ""
 
 
-def test_the_window_is_one_of_time_and_not_of_what_is_read_at_once() -> None:
+def test_timeouts_within_an_hour_are_counted_together_even_if_they_are_read_one_by_one() -> None:
     watch = AnomalyState()
     reported = []
     for number in range(5):
@@ -107,25 +107,25 @@ def test_the_window_is_one_of_time_and_not_of_what_is_read_at_once() -> None:
 
 
 @pytest.mark.parametrize("answer", [dispatched, discarded])
-def test_an_event_that_the_king_has_seen_to_does_not_wait(answer: object) -> None:
+def test_an_event_that_the_king_has_dispatched_or_discarded_is_not_overdue(answer: object) -> None:
     assert callable(answer)
     watch, _ = watched(detected(START), answer(after(minutes=29)))
     assert watch.overdue(after(hours=9), SETTINGS) == []
 
 
-def test_an_event_waits_for_too_long_after_half_an_hour() -> None:
+def test_an_event_is_overdue_after_half_an_hour() -> None:
     watch, _ = watched(detected(START, "evt-github-1"), detected(after(minutes=1), "evt-github-2"))
     assert watch.overdue(after(minutes=29, seconds=59), SETTINGS) == []
     assert watch.overdue(after(minutes=30), SETTINGS) == ["evt-github-1"]
     assert watch.overdue(after(minutes=31), SETTINGS) == ["evt-github-1", "evt-github-2"]
 
 
-def test_a_dispatch_that_is_read_before_its_detection_counts() -> None:
+def test_an_event_is_not_overdue_if_its_dispatch_is_read_before_its_detection() -> None:
     watch, _ = watched(dispatched(after(seconds=2)), detected(after(seconds=1)))
     assert watch.overdue(after(hours=9), SETTINGS) == []
 
 
-def test_people_are_notified_whether_the_king_with_waiting_events_is_alive() -> None:
+def test_the_alert_about_a_waiting_event_says_whether_the_king_runs() -> None:
     watch, _ = watched(detected(START))
     now, waiting = after(minutes=31), ["evt-github-1"]
     (alert,) = msgspec.convert(msgspec.to_builtins(watch), AnomalyState).alert_undispatched(

@@ -1,4 +1,4 @@
-"""Levels of health: where they begin, how they fall, and what is logged about them."""
+"""Levels of health: their thresholds, when a level rises and falls, and what is logged."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -51,7 +51,7 @@ def levels_of(*values: float) -> list[str]:
         (used(cpu=65, memory=85, disk=86), "orange", "memory_percent: 85"),
     ],
 )
-def test_the_worst_resource_makes_the_level(metrics: dict[str, float], level: str, reason: str) -> None:
+def test_the_worst_resource_determines_the_level(metrics: dict[str, float], level: str, reason: str) -> None:
     health = seen(HealthState(), metrics)
     assert (health.level, health.reason, health.metrics) == (level, reason, metrics)
 
@@ -86,7 +86,7 @@ def test_each_resource_warns_when_it_crosses_and_not_while_it_stays() -> None:
     assert events == [ResourceWarned(metric=MEMORY, value=82, threshold=80)]
 
 
-def test_many_timeouts_make_it_yellow_at_least() -> None:
+def test_many_timeouts_make_the_health_at_least_yellow() -> None:
     floor = "soldier.timeout: 5"
     assert (seen(HealthState(), used(), floor=floor).level, seen(HealthState(), used(), floor=floor).reason) == (
         "yellow",
@@ -97,12 +97,12 @@ def test_many_timeouts_make_it_yellow_at_least() -> None:
 
 
 @pytest.mark.parametrize(("cpu", "share"), [(10, 1), (65, 0.5), (85, 0), (95, 0)])
-def test_processor_pressure_leaves_fewer_slots_and_stops_nothing(cpu: float, share: float) -> None:
+def test_processor_pressure_leaves_fewer_slots_without_stopping_work(cpu: float, share: float) -> None:
     health = seen(HealthState(), used(cpu=cpu))
     assert (health.stop_level, health.slot_share, health.slot_reason) == ("green", share, f"cpu_percent: {cpu}")
 
 
-def test_memory_disk_and_many_timeouts_may_stop_work_while_the_processors_are_worse() -> None:
+def test_the_stop_level_ignores_the_processors_even_if_they_are_the_worst_resource() -> None:
     health = seen(HealthState(), used(cpu=95, memory=82))
     assert (health.level, health.reason) == ("red", "cpu_percent: 95")
     assert (health.stop_level, health.stop_reason) == ("orange", "memory_percent: 82")
@@ -111,7 +111,7 @@ def test_memory_disk_and_many_timeouts_may_stop_work_while_the_processors_are_wo
     assert (health.stop_level, health.stop_reason) == ("yellow", "soldier.timeout: 5")
 
 
-def test_a_busy_machine_takes_only_its_own_share_of_the_slots() -> None:
+def test_a_busy_machine_reduces_only_its_own_share_of_the_slots() -> None:
     health = seen(HealthState(), used(cpu=95), name="there")
     assert seen(health, used(cpu=5), name="here").slot_share == 0.5
 

@@ -58,7 +58,7 @@ def test_the_first_reading_is_the_pressure_of_the_last_minute(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("load", "percent"), [(0.2, 0), (1.0, 0), (1.6, 60), (2.0, 100), (9.0, 100)])
-def test_without_the_kernels_word_each_process_per_core_beyond_one_is_pressure(
+def test_without_a_pressure_file_each_process_per_core_beyond_the_first_is_pressure(
     tmp_path: Path, load: float, percent: float
 ) -> None:
     machine = Machine(tmp_path, has_pressure=False)
@@ -72,7 +72,7 @@ def test_without_the_kernels_word_each_process_per_core_beyond_one_is_pressure(
 
 
 @pytest.mark.parametrize("text", ["", "\n", "some\n", "some avg60=much total=0\n"])
-def test_a_file_of_the_kernel_that_says_nothing_counts_as_none(tmp_path: Path, text: str) -> None:
+def test_a_pressure_file_without_figures_counts_as_missing(tmp_path: Path, text: str) -> None:
     machine = Machine(tmp_path, has_pressure=False)
     machine.file.write_text(text)
     machine.load = 1.5

@@ -1,4 +1,4 @@
-"""The settings: the page shows the defaults."""
+"""The page on the Chamberlain shows its settings with their defaults."""
 
 from pathlib import Path
 

@@ -57,7 +57,7 @@ def test_the_average_duration_of_each_general_is_known() -> None:
     assert (day.durations["gen-pr"].count, day.durations["gen-pr"].average_seconds) == (2, 150)
 
 
-def test_an_entry_that_is_not_an_internal_event_counts_nothing() -> None:
+def test_an_entry_that_is_not_an_internal_event_is_not_counted() -> None:
     assert folded(LogEntry(type="WorkStarted", actor="engine", at=START)) == Statistics()
 
 

@@ -22,7 +22,7 @@ def test_a_role_is_missed_after_120_seconds_and_once_per_outage() -> None:
     assert outages.update({"king": NOW + seconds(500)}, NOW, NOW + seconds(700), SETTINGS) == ["king"]
 
 
-def test_silence_counts_only_while_it_is_observed() -> None:
+def test_silence_counts_only_from_the_time_at_which_the_chamberlain_began_to_observe() -> None:
     outages, since = Outages(), NOW + seconds(9000)
     assert outages.update({"king": NOW}, since, since + seconds(120), SETTINGS) == []
     assert not is_role_known({"king": NOW}, "king", since, since + seconds(120), SETTINGS)
@@ -39,7 +39,7 @@ def test_a_role_that_ended_as_it_should_is_not_missed() -> None:
     assert outages.roles == {}
 
 
-def test_silence_is_none_while_a_role_is_well() -> None:
+def test_a_role_with_a_recent_heartbeat_has_no_silence() -> None:
     assert silence_of({"king": NOW}, "king", NOW + seconds(120), SETTINGS) is None
     assert silence_of({"king": NOW}, "king", NOW + seconds(121), SETTINGS) == seconds(121)
     assert silence_of({}, "king", NOW, SETTINGS) == timedelta.max

@@ -68,7 +68,7 @@ def test_lines_are_appended_to_existing_ones(path: Path) -> None:
     )
 
 
-def test_structured_logs_go_there_too_while_they_are_written(path: Path) -> None:
+def test_structured_log_lines_are_also_written_to_the_text_log(path: Path) -> None:
     log = TextLog(path, clock=lambda: AT)
     event = {"event": "a job failed", "level": "warning", "at": "now", "job": "health"}
     assert tee(log, "chamberlain")(None, "warning", event) is event
@@ -76,7 +76,7 @@ def test_structured_logs_go_there_too_while_they_are_written(path: Path) -> None
     assert path.read_text() == "2026-02-07T10:00:00.005Z warning chamberlain: a job failed job=health\n"
 
 
-def test_a_log_that_cannot_be_written_stops_no_other_work(tmp_path: Path) -> None:
+def test_writing_to_a_log_that_cannot_be_written_raises_no_error(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("no directory")
     TextLog(tmp_path / "logs" / "system.log").write("king", "lost")
     assert (tmp_path / "logs").read_text() == "no directory"

@@ -18,7 +18,7 @@ WEBHOOK = {"url": "https://example.org/hook", "secret": "s"}
 def test_people_are_notified_in_the_configured_channel() -> None:
     assert isinstance(make_messenger(EnvoySettings()), LogMessenger)
     assert isinstance(make_messenger(EnvoySettings(webhook=EnvoyWebhookSettings(**WEBHOOK))), WebhookMessenger)
-    assert make_messenger(EnvoySettings(slack=SlackSettings(bot_token="xoxb-1"))).target.name == "slack"  # noqa: S106 - nobody's
+    assert make_messenger(EnvoySettings(slack=SlackSettings(bot_token="xoxb-1"))).target.name == "slack"  # noqa: S106 - not a real token
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_wrong_settings_are_refused_by_name(settings: dict[str, object], words: 
 
 
 def test_without_its_client_slack_says_what_to_install() -> None:
-    # In its own process, where it was never imported.
+    # A new process has not imported the client of Slack yet.
     program = """
 import sys
 sys.modules["slack_sdk"] = None

@@ -78,7 +78,7 @@ def material(log: Log, *, assignments: Sequence[Assignment] | None = None, **str
 
 
 def begun() -> Log:
-    """Return the log of a run whose agent has just been asked."""
+    """Return the log of a run whose agent has just got its query."""
     log = Log()
     log.add(0, "event.detected", "sentinel", event_id=EVENT, source="github", event_type="github.pr.comment")
     log.add(5, "event.dispatched", "king", event_id=EVENT, task_id=TASK, target_general="gen-a")

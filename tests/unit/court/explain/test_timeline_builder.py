@@ -78,7 +78,7 @@ def test_a_late_answer_is_logged_and_charged_and_changes_nothing() -> None:
     assert timeline.strands[0].works[0].queries[0].ended_at == after(11)
 
 
-def test_a_lost_host_counts_as_a_crash_and_its_transcript_as_the_recovery() -> None:
+def test_a_lost_host_is_a_crash_and_the_new_placement_and_the_lookup_are_its_recovery() -> None:
     log = begun()
     log.add(20, "WorkflowDisplaced", workflowId=RUN, host="host-a", epoch=1, reason="host-a is lost")
     log.add(21, "WorkflowPlaced", workflowId=RUN, host="host-b", epoch=2)
@@ -223,7 +223,7 @@ def test_a_hostile_title_is_text_on_the_page() -> None:
     assert "<img" not in text
 
 
-def test_a_question_that_was_answered_at_the_run_itself_is_no_open_one() -> None:
+def test_a_question_is_answered_if_a_person_resumed_the_run_directly() -> None:
     log = begun()
     log.add(10, "task.needs_human", "gen-a", task_id=TASK, question="Left or right?")
     log.add(70, "WorkflowResumed", "anna", workflowId=RUN, fromWorkId=WORK)

@@ -97,7 +97,7 @@ def test_long_texts_of_reviews_are_cut_visibly_and_short_ones_stay_whole(long: s
     assert "> And this." in text
 
 
-def test_the_words_of_the_package_end_the_prompt() -> None:
+def test_the_prompt_ends_with_the_instructions_of_the_package() -> None:
     assert prompt(review(), words="Run `make test`.").endswith("\nRun `make test`.")
 
 

@@ -81,7 +81,7 @@ NEWS = {REVIEW: review(), CHECKS: checks("unit"), CONFLICTS: conflict()}
 
 
 @pytest.mark.parametrize("reasons", [each for size in (1, 2, 3) for each in combinations(RoundReason, size)])
-def test_everything_that_waits_is_one_round(reasons: tuple[RoundReason, ...]) -> None:
+def test_waiting_events_of_all_reasons_start_one_round(reasons: tuple[RoundReason, ...]) -> None:
     decision = decide(*(NEWS[reason] for reason in reasons))
     assert isinstance(decision, StartRound)
     assert decision.reasons == reasons
@@ -165,7 +165,7 @@ def test_no_round_begins_above_the_budget_of_all_rounds(cost: float, grants: int
 
 
 @pytest.mark.parametrize(("cost", "at", "grants"), list(product((10.0, 20.0, 115.0, 120.0), (5.0, 100.0), (1, 3))))
-def test_each_grant_allows_at_least_one_more_budget(cost: float, at: float, grants: int) -> None:
+def test_each_grant_allows_at_least_another_budget(cost: float, at: float, grants: int) -> None:
     decision = decide(review(), cost_usd=cost, grants=grants, granted_at_usd=at)
     assert isinstance(decision, StartRound) == (cost < max(20 * (1 + grants), at + 20))
 
@@ -212,7 +212,7 @@ def test_without_names_everyone_who_can_write_is_permitted_except_bots(login: st
     assert is_permitted(named, login, permission) == (login != "mallory")
 
 
-def test_a_person_reads_what_was_tried() -> None:
+def test_the_description_of_attempts_has_rounds_cost_checks_and_run() -> None:
     tried = msgspec.structs.replace(FOLLOWUP, rounds={CHECKS: 3, REVIEW: 1}, failing=("unit", "lint"), cost_usd=4.5)
     assert describe_attempts(tried) == (
         "Rounds so far: 3 about failed checks, 1 about reviews, for $4.50. Checks that failed before the last one:"

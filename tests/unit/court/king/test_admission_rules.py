@@ -29,7 +29,7 @@ _waits = st.tuples(_moments, st.sampled_from(Priority))
 
 
 @given(one=_waits, other=_waits)
-def test_the_entry_with_the_earlier_time_less_the_head_start_of_its_priority_is_first(
+def test_waiting_events_are_ordered_by_their_time_minus_the_head_start_of_their_priority(
     one: tuple[datetime, Priority], other: tuple[datetime, Priority]
 ) -> None:
     ranks = [rank_of(since, priority) for since, priority in (one, other)]
@@ -41,7 +41,7 @@ def test_the_entry_with_the_earlier_time_less_the_head_start_of_its_priority_is_
 
 
 @given(since=_moments, priority=st.sampled_from(Priority), lets=st.sampled_from(AdmissionLevel))
-def test_everything_that_waits_long_enough_passes_an_open_limiter(
+def test_an_event_that_waits_long_enough_is_admitted_at_every_level_but_nothing(
     since: datetime, priority: Priority, lets: AdmissionLevel
 ) -> None:
     rule = AdmissionRule(name="health", level=lets, reason="")
@@ -70,12 +70,12 @@ def reading(level: str, age_seconds: float = 0) -> dict[str, str]:
         ("purple", AdmissionLevel.NOTHING),
     ],
 )
-def test_each_level_of_health_lets_its_part_begin(level: str, lets: AdmissionLevel) -> None:
+def test_each_level_of_health_has_its_admission_level(level: str, lets: AdmissionLevel) -> None:
     rule = health_rule(reading(level), NOON, SETTINGS)
     assert (rule.level, rule.reason) == (lets, f"health is {level} (cpu)")
 
 
-def test_a_health_reading_that_is_worse_only_by_cpu_lets_everything_begin() -> None:
+def test_a_health_reading_that_is_bad_only_because_of_the_cpu_admits_everything() -> None:
     for busy in (
         {**reading("red"), "reason": "cpu_percent: 95", "stop_level": "green", "stop_reason": "memory_percent: 20"},
         {**reading("red"), "reason": "cpu_percent: 95"},
@@ -89,19 +89,21 @@ def test_a_health_reading_that_is_worse_only_by_cpu_lets_everything_begin() -> N
 @pytest.mark.parametrize(
     ("share", "soldiers", "slots"), [(1, 3, 3), (0.5, 3, 2), (0.5, 8, 4), (0, 3, 1), (0, 1, 1), (0.5, 1, 1)]
 )
-def test_processor_pressure_lowers_how_many_run_at_once_never_to_none(share: float, soldiers: int, slots: int) -> None:
+def test_processor_pressure_lowers_the_number_of_slots_but_never_below_one(
+    share: float, soldiers: int, slots: int
+) -> None:
     busy = {**reading("red"), "slot_share": share, "slot_reason": "cpu_percent: 97"}
     limit = slot_limit(busy, KingSettings(soldiers=soldiers))
     assert limit.slots == slots
     assert limit.reason == ("the machine is busy (CPU pressure 97 %)" if slots < soldiers else "")
 
 
-def test_without_a_valid_reading_all_slots_count() -> None:
+def test_without_a_valid_health_reading_all_slots_can_be_used() -> None:
     for unread in (None, {"level": 3}, {**reading("red"), "slot_share": "none"}):
         assert slot_limit(unread, SETTINGS).slots == 3
 
 
-def test_a_reading_counts_for_two_minutes() -> None:
+def test_a_health_reading_is_valid_for_two_minutes() -> None:
     assert health_rule(reading("green", 120), NOON, SETTINGS).level is AdmissionLevel.EVERYTHING
     stale = health_rule(reading("green", 121), NOON, SETTINGS)
     assert stale.level is AdmissionLevel.NOTHING

@@ -72,7 +72,7 @@ def test_a_work_without_a_model_counts_as_the_default_of_its_agent() -> None:
     assert split_by_model(workflow, {}, Decimal(1)) == {DEFAULT_MODEL: Decimal(1)}
 
 
-def test_a_month_is_expected_to_go_on_as_the_last_complete_days() -> None:
+def test_the_forecast_of_a_month_uses_the_average_of_the_last_complete_days() -> None:
     known = [day(1, "2"), day(3, "4"), day(4, "1")]
     # Three complete days cost 6 dollars in total. On the fourth day, 26 days of November remain.
     assert forecast_month(known, FIRST + timedelta(days=3)) == MonthCosts(spent=7.0, forecast=7.0 + 26 * 2.0)

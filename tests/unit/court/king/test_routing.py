@@ -31,7 +31,7 @@ def test_the_first_matching_general_by_order_and_name_gets_an_event() -> None:
     }
 
 
-def test_every_general_that_says_also_gets_the_event_once() -> None:
+def test_every_general_with_also_in_its_subscription_gets_the_event_once() -> None:
     packages = [
         make_package("gen-audit", wants("*", also=True), wants("github.*", also=True), order=1),
         make_package("gen-pr", wants("github.*")),

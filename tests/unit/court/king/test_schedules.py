@@ -19,13 +19,13 @@ def utc(*parts: int) -> datetime:
     return datetime(*parts, tzinfo=UTC)  # type: ignore[misc,arg-type]
 
 
-def test_a_time_that_the_clocks_repeat_comes_once() -> None:
+def test_a_schedule_fires_once_at_a_time_that_the_clocks_repeat() -> None:
     # On this day 01:30 comes at 05:30 and again at 06:30 in UTC.
     found = list(islice(schedule_times("30 1 * * *", NEW_YORK, utc(2026, 10, 31, 12)), 2))
     assert found == [utc(2026, 11, 1, 5, 30), utc(2026, 11, 2, 6, 30)]
 
 
-def test_in_the_repeated_hour_the_next_time_is_never_over() -> None:
+def test_the_next_schedule_time_is_in_the_future_also_in_a_repeated_hour() -> None:
     for minutes in range(0, 120, 5):
         after = utc(2026, 11, 1, 5) + timedelta(minutes=minutes)
         found = next_schedule_time("30 1 * * *", NEW_YORK, after)
@@ -60,7 +60,7 @@ def test_a_time_that_has_just_come_fires_under_every_catch_up_rule() -> None:
         assert due(catch_up, NOON, NOON + timedelta(seconds=9)) == [NOON]
 
 
-def test_missed_times_fire_never_once_or_all() -> None:
+def test_missed_schedule_times_fire_as_their_catch_up_rule_says() -> None:
     now = NOON + timedelta(hours=2, minutes=30)
     assert due("none", NOON, now) == []
     assert due("once", NOON, now) == [NOON + timedelta(hours=2)]

@@ -88,7 +88,7 @@ def test_values_of_the_assignment_are_checked_as_strictly(kind: str, raw: dict[s
         read_body(kind, raw, AssignmentSubject(repo="no slash", ticket="no key", channel="no channel"))
 
 
-def test_the_branch_and_the_commit_of_a_pull_request_are_never_the_agents() -> None:
+def test_the_agent_cannot_set_the_branch_or_the_commit_of_a_pull_request() -> None:
     raw = {"title": "Repair it", "head": "main", "head_sha": "0" * 40}
     document = msgspec.to_builtins(read_body("github.pull_request", raw, ORIGIN))
     assert (document["head"], document["head_sha"]) == ("", "")

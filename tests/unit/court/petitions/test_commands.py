@@ -41,7 +41,7 @@ PLAIN = [
 ]
 
 
-def _bare(text: str) -> str:
+def _without_markup(text: str) -> str:
     """Return a text as it looks to bots that remove markup first, and that split lines differently than Python."""
     return "\n".join(line.strip("\ufeff>-*_ ") for line in text.splitlines())
 
@@ -49,13 +49,13 @@ def _bare(text: str) -> str:
 @pytest.mark.parametrize("text", COMMANDS)
 def test_no_bot_finds_a_command_and_people_read_the_same(text: str) -> None:
     cleaned = without_commands(text)
-    assert any(bot.search(text) or bot.search(_bare(text)) for bot in BOTS)
-    assert not any(bot.search(cleaned) or bot.search(_bare(cleaned)) for bot in BOTS)
+    assert any(bot.search(text) or bot.search(_without_markup(text)) for bot in BOTS)
+    assert not any(bot.search(cleaned) or bot.search(_without_markup(cleaned)) for bot in BOTS)
     assert cleaned.replace(UNSEEN, "") == text
 
 
 @pytest.mark.parametrize("text", ["&#64;copilot fix it", "&#x40;copilot", "&commat;copilot", "@&#99;opilot"])
-def test_a_name_that_only_the_page_would_spell_out_is_broken_too(text: str) -> None:
+def test_a_mention_that_is_written_with_html_entities_is_disabled_too(text: str) -> None:
     assert re.search(rf"(@|;){UNSEEN}", without_commands(text))
 
 
@@ -78,6 +78,6 @@ def test_no_text_has_a_command_left_and_none_is_changed_otherwise(text: str) -> 
     assert not re.search(r"(?m)^[\s>`_.-]*/[a-z0-9]", cleaned)
 
 
-def test_a_text_of_any_form_takes_no_long_time() -> None:
+def test_disabling_commands_in_a_long_repetitive_text_is_fast() -> None:
     for part in ("\n", " ", "@", "/", "&#0", "&#00", "\n>"):
         assert without_commands(part * 60_000)

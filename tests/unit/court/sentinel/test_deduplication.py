@@ -1,4 +1,4 @@
-"""A webhook and a notification of the same activity make one event, whichever comes first, twice, late or never."""
+"""A webhook and a notification of the same activity make one event, in any order, even if one is repeated or lost."""
 
 import itertools
 import random
@@ -37,27 +37,27 @@ def test_a_review_that_is_requested_again_is_news_again(way: str) -> None:
         assert ActivityLog().record(*order) == 2
 
 
-def test_a_review_that_is_requested_again_seconds_later_is_news_again_for_both() -> None:
+def test_a_review_that_is_requested_again_seconds_later_is_news_again() -> None:
     reported = [hook("review_requested", 0), hook("review_requested", 5), poll("review_requested", 5)]
     for order in itertools.permutations(reported):
         assert ActivityLog().record(*order) == 2
 
 
 @pytest.mark.parametrize("gap", [1, 2, 3])
-def test_of_two_requests_within_a_moment_each_notification_is_explained_by_its_own_webhook(gap: int) -> None:
+def test_two_requests_within_seconds_are_news_twice_and_each_webhook_matches_its_own_notification(gap: int) -> None:
     first, again = hook("review_requested", 0), hook("review_requested", gap)
     noticed = [poll("review_requested", 0), poll("review_requested", gap)]
     assert ActivityLog().record(first, again, *noticed) == 2
     assert ActivityLog().record(first, noticed[0], again, noticed[1]) == 2
 
 
-def test_a_lost_webhook_is_made_up_for_by_the_notification() -> None:
+def test_a_notification_is_news_if_its_webhook_was_lost() -> None:
     activity_log = ActivityLog()
     assert activity_log.record(hook("review_requested", 0), poll("review_requested", 1)) == 1
     assert activity_log.record(poll("review_requested", 2 * HOURS)) == 1
 
 
-def test_a_webhook_explains_no_notification_after_the_one_that_it_explained() -> None:
+def test_a_webhook_that_matched_a_notification_matches_no_later_one() -> None:
     activity_log = ActivityLog()
     assert activity_log.record(hook("state_change", 0), hook("state_change", 25), poll("author", 26)) == 2
     assert activity_log.record(poll("author", 50)) == 1
@@ -69,7 +69,7 @@ def test_a_webhook_that_comes_hours_late_is_not_news_if_the_notification_was() -
     assert activity_log.record(hook("review_requested", 5 * HOURS), hook("review_requested", 4)) == 0
 
 
-def test_a_comment_that_comes_under_the_reason_of_an_earlier_request_is_news_once() -> None:
+def test_a_comment_whose_notification_still_has_the_reason_of_an_earlier_request_is_news_once() -> None:
     comment, thread = hook("comment", 500, "issues/comments/9"), poll("review_requested", 501, "issues/comments/9")
     for order in itertools.permutations([comment, thread]):
         activity_log = ActivityLog()
@@ -98,14 +98,14 @@ def test_an_activity_hidden_by_a_newer_one_is_news_when_its_webhook_arrives_late
     assert activity_log.record(hook("mention", 90, "issues/comments/2")) == 0
 
 
-def test_our_own_activity_explains_the_thread_that_it_touched() -> None:
+def test_a_notification_about_our_own_activity_is_not_news() -> None:
     ours = hook("state_change", 100)
     history, _ = record_activity(SubjectHistory(subject=SUBJECT), ours, refused=True)
     _, is_news = record_activity(history, poll("author", 101))
     assert not is_news
 
 
-def test_an_unwanted_comment_explains_a_request_that_only_stayed_but_no_reason_of_its_own() -> None:
+def test_an_unwanted_comment_matches_a_notification_with_a_persistent_reason_and_no_other() -> None:
     history, _ = record_activity(SubjectHistory(subject=SUBJECT), hook("review_requested", 0))
     history, _ = record_activity(history, hook("comment", 500), refused=True, unwanted=True)
     assert not record_activity(history, poll("review_requested", 501))[1]
@@ -126,7 +126,7 @@ def test_the_history_of_a_subject_stays_bounded() -> None:
 
 @dataclass
 class _Thread:
-    """A notification thread of GitHub: each activity updates its time, and its reason stays."""
+    """A notification thread of GitHub: each activity updates its time, and only a request changes its reason."""
 
     reason: str = ""
     seconds: int = -1

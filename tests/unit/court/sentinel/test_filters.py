@@ -50,6 +50,6 @@ def test_an_event_without_a_known_author_is_not_ignored() -> None:
     assert judged(parse_notification(notification(), NOW), ignore_actors=("*",)) is None
 
 
-def test_if_reasons_are_configured_only_they_count() -> None:
+def test_if_reasons_are_configured_other_reasons_are_unwanted() -> None:
     assert judged(by("octocat"), reasons=("mention",)) is FilterReason.UNWANTED
     assert judged(by("octocat"), reasons=("mention", "review_requested")) is None

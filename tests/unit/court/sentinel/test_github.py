@@ -152,7 +152,7 @@ def test_a_review_by_another_person_is_ignored(login: str) -> None:
     assert isinstance(parse_webhook("pull_request", review_requested(login), [US], NOW), DroppedActivity)
 
 
-def test_names_have_no_case() -> None:
+def test_logins_are_compared_without_regard_to_case() -> None:
     assert hooked("pull_request", review_requested("Kingdom-Bot")).event.type == "github.pr.review_requested"
 
 

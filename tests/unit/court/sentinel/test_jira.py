@@ -76,20 +76,20 @@ def test_a_new_status_of_a_known_ticket_is_an_update_with_the_previous_status() 
     assert (event.type, event.payload["previous_status"]) == ("jira.ticket.updated", "To Do")
 
 
-def test_a_move_that_a_cut_history_does_not_show_is_an_update_too() -> None:
+def test_a_new_status_that_is_missing_in_a_shortened_history_is_an_update_too() -> None:
     _, event = news(issue(status="In Review"), KNOWN)
     assert event is not None
     assert event.type == "jira.ticket.updated"
 
 
-def test_a_new_comment_on_a_known_ticket_matters_less() -> None:
+def test_a_new_comment_on_a_known_ticket_is_an_event_of_low_priority() -> None:
     _, event = news(issue(), KNOWN, comment(PERSON), comment(PERSON, "old", "2026-02-07T08:00:00.000+0000"))
     assert event is not None
     assert (event.type, event.priority) == ("jira.ticket.commented", Priority.LOW)
     assert [comments["text"] for comments in event.payload["comments"]] == ["hello"]
 
 
-def test_a_move_and_a_comment_at_once_are_one_update_that_carries_the_comment() -> None:
+def test_a_new_status_and_a_comment_together_are_one_update_with_the_comment() -> None:
     _, event = news(issue(change("status", PERSON), status="Done"), KNOWN, comment(PERSON))
     assert event is not None
     assert event.type == "jira.ticket.updated"

@@ -32,6 +32,6 @@ def test_strangers_are_accepted_by_default_unless_github_is_not_watched() -> Non
         ("http://127.0.0.1:8080", "127.0.0.1:8080"),
     ],
 )
-def test_repositories_are_where_the_api_belongs_to(api: str, host: str) -> None:
+def test_the_host_of_repositories_is_derived_from_the_address_of_the_api(api: str, host: str) -> None:
     assert watching(api_url=api).repository_host == host
     assert SentinelSettings().repository_host == "github.com"

@@ -54,7 +54,7 @@ def _check_statuses(workflow: Workflow) -> Iterator[str]:
         yield "RUNNING, yet nothing is left to do"
     if (workflow.status is WorkflowStatus.CANCELLED) != (WorkStatus.CANCELLED in statuses or _ended_late(workflow)):
         yield f"{workflow.status} with {statuses}"
-    if WorkStatus.FAILED in statuses and not _may_hold_failed(workflow):
+    if WorkStatus.FAILED in statuses and not _may_have_failed_works(workflow):
         yield f"{workflow.status} with a failed Work"
     if WorkStatus.RUNNING in statuses and workflow.status is not WorkflowStatus.RUNNING:
         yield f"{workflow.status} with a running Work"
@@ -66,7 +66,7 @@ def _ended_late(workflow: Workflow) -> bool:
     return workflow.status is WorkflowStatus.CANCELLED and all_completed
 
 
-def _may_hold_failed(workflow: Workflow) -> bool:
+def _may_have_failed_works(workflow: Workflow) -> bool:
     if workflow.status in {WorkflowStatus.FAILED, WorkflowStatus.RESUMING}:
         return True
     return bool(workflow.stop_request and workflow.stop_request.outcome in {StopOutcome.FAIL, StopOutcome.CANCEL})

@@ -83,5 +83,5 @@ def test_the_event_of_a_registration_has_the_slots_of_the_host() -> None:
     assert hosts(1)[0].registered_event() == HostRegistered(host="host-0", epoch=1, slots=20)
 
 
-def test_only_a_renewed_lease_counts_as_true() -> None:
+def test_a_host_renewal_is_true_only_if_the_lease_was_renewed() -> None:
     assert [renewal for renewal in HostRenewal if renewal] == [HostRenewal.RENEWED]

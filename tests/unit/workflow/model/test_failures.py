@@ -104,7 +104,7 @@ def test_checkouts_are_made_all_or_none() -> None:
     assert (run.workflow.status, run.workflow.reason) == (WorkflowStatus.FAILED, "no checkout of git-lib: no space")
 
 
-def test_a_failed_preparation_is_prepared_again_by_a_resume_and_started_only_if_that_was_asked() -> None:
+def test_a_resume_repeats_a_failed_preparation_and_starts_the_run_only_if_a_start_had_failed() -> None:
     for operation, end in ((prepare, WorkflowStatus.READY), (start, WorkflowStatus.RUNNING)):
         run = Run()
         run.do(operation)

@@ -64,7 +64,7 @@ def test_a_git_matches_only_its_own_repository() -> None:
     assert not Git(id="acme-web-app", name="app", url="/srv/acme/web-app").matches("")
 
 
-def test_no_two_repositories_share_a_name_that_is_fit_for_a_git() -> None:
+def test_each_repository_has_its_own_name_that_is_a_valid_git_id() -> None:
     parts = ("acme", "acme-web", "web-app", "app", "a_b", "a" * 30, "a" * 60, "a" * 61)
     names = (*parts, "web.app", ".github", "a.b.c", "-", "_")
     repos = [f"{owner}/{name}" for owner, name in itertools.product(parts, names)]

@@ -35,7 +35,7 @@ def test_random_operations_contradict_nothing_and_every_run_can_still_be_complet
         lead_to(walked.run, WorkflowStatus.CANCELLED)
 
 
-def _rare() -> None:
+def _take_rare_paths() -> None:
     """Take paths that random walks rarely find: a checkout is removed, or its host restarts, before it exists."""
     run = WatchedRun()
     run.do(start)
@@ -50,7 +50,7 @@ def _rare() -> None:
 def moves() -> set[tuple[str, str, str]]:
     """Every transition that many random walks make, as the machine and the states before and after."""
     WatchedStep.moves = set()
-    _rare()
+    _take_rare_paths()
     allowed = sum(len(following) for machine in MACHINES for following in machine.transitions.values())
     for seed in (*_SEEDS, *range(3000)):
         choose = random.Random(seed).choice

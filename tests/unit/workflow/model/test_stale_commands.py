@@ -184,7 +184,7 @@ def test_under_random_operations_valid_answers_are_accepted_and_every_wait_has_a
             valid = watched.valid()
             opened = [id(command) for command in run.open]
             for command in valid:
-                # A host may be told a second time to remove a checkout.
+                # A second command to remove a checkout is allowed.
                 assert id(command) in opened or isinstance(command, commands.ReleaseWorkTree), command
                 assert accepts_an_answer(run, command), command
             if not run.workflow.is_idle:

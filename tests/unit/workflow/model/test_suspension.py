@@ -1,4 +1,4 @@
-"""A run waits for its vendor and continues by itself; one whose agent loops asks a person, once."""
+"""A usage limit of the vendor parks a run until it ends; a run with a looping agent asks a person once."""
 
 from datetime import timedelta
 

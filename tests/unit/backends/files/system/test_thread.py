@@ -52,7 +52,7 @@ async def test_a_cancelled_caller_waits_until_its_call_has_ended(thread: DiskThr
     assert ended.is_set()
 
 
-async def test_requests_before_the_end_are_handled_and_later_ones_refused(thread: DiskThread) -> None:
+async def test_a_stopped_thread_runs_earlier_calls_and_refuses_later_ones(thread: DiskThread) -> None:
     asked = asyncio.create_task(thread.run(lambda: 7))
     await asyncio.sleep(0)
     thread.stop()

@@ -120,7 +120,7 @@ def test_a_kind_that_would_write_elsewhere_is_refused(directories: tuple[str, ..
         LAYOUT.check_kinds([kind])
 
 
-def test_two_kinds_cannot_share_a_directory_even_where_case_does_not_count() -> None:
+def test_two_kinds_cannot_share_a_directory_even_if_the_names_differ_in_case() -> None:
     kinds = [RecordKind(name=name, directories={"open": name}) for name in ("Jobs", "jobs")]
     with pytest.raises(Misconfigured, match="share the directory"):
         LAYOUT.check_kinds(kinds)
