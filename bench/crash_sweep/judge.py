@@ -9,6 +9,7 @@ from bench.crash_sweep.ending import Ending, Event
 from bench.crash_sweep.scene import RESPONSE_USD
 from bench.crash_sweep.steps import AGENT_KILLED, ENGINE, Point
 from bench.crash_sweep.transcripts import TaskTranscript
+from kingdom.workflow.model.steps.step import LOST, OVER, UNEXPECTED
 
 _ANSWERED = "answered"
 _CENT_OF_A_CENT = 1e-4
@@ -52,13 +53,13 @@ _HOST_RECOVERY = _Recovery(
     types=frozenset({"QueryReconciled", "WorkflowDisplaced", "WorkflowPlaced"}),
     restart="WorkflowPlaced",
     at_most=2,
-    late=("lost the run",),
+    late=(LOST,),
 )
 _AGENT_RECOVERY = _Recovery(
     types=frozenset({"QueryReconciled", "AgentError", "WorkRetried"}),
     restart="WorkRetried",
     at_most=1,
-    late=("is over", "awaits no such answer"),
+    late=(OVER, UNEXPECTED),
 )
 
 _Key = tuple[str, str, str]

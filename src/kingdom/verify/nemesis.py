@@ -110,9 +110,9 @@ class Nemesis:
             case "pause" if victim:
                 self._stop(victim, kind, self.lease_seconds * self.rng.uniform(0.1, 0.9))
             case "cut_all":
-                await self._cut(1_000)
+                await self._cut("cut_all", 1_000)
             case _:
-                await self._cut(self.rng.randint(1, 5))
+                await self._cut("cut", self.rng.randint(1, 5))
 
     async def _strike_extra(self, fault: ExtraFault) -> None:
         began = time.monotonic()
@@ -170,11 +170,11 @@ class Nemesis:
             self._resumptions.add(resumption)
             resumption.add_done_callback(self._resumptions.discard)
 
-    async def _cut(self, at_most: int) -> None:
+    async def _cut(self, kind: str, at_most: int) -> None:
         # On a busy machine the store may not respond in time.
         with contextlib.suppress(KingdomError):
             if count := await self._store.cut_connections(at_most):
-                self._record("cut", connections=count)
+                self._record(kind, connections=count)
 
     def _record(self, kind: str, **facts: Any) -> None:
         self.fault_counts[kind] += 1

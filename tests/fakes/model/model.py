@@ -41,7 +41,7 @@ class Model:
         return self._next(progress, request)
 
     def _next(self, progress: Progress, request: Request) -> ModelAnswer:
-        """Return the next steps, up to a tool call, an error or a hang, as one response. The last steps end the turn."""
+        """Return the next steps up to a tool call, an error or a hang as one response. The last steps end the turn."""
         answer = ModelAnswer()
         for number, written in enumerate(progress.steps[progress.done :], start=progress.done + 1):
             step = _with_reply(written, progress.reply)

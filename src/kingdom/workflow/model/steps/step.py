@@ -14,6 +14,9 @@ _C = TypeVar("_C", bound=HostCommand)
 # When a part reaches one of these states, its earlier error is cleared.
 _HEALTHY = frozenset({"RUNNING", "READY", "RESPONDED", "COMPLETED", "PASSED", "TAKEN"})
 
+# The reasons why a late answer of a host is ignored: its run, its attempt or its step has moved on.
+LOST, OVER, UNEXPECTED = "lost the run", "is over", "does not expect this answer"
+
 
 class HasStatus(Protocol):
     """A part of a run with a status machine."""
@@ -85,11 +88,11 @@ class Step:
         placement = self.workflow.placement
         if placement is None or (answer.host, answer.epoch) != (placement.host, placement.epoch):
             now = f"{placement.host}, epoch {placement.epoch}" if placement else "nowhere"
-            self.ignore(f"{answer.host}, epoch {answer.epoch} lost the run, which is placed on {now}")
+            self.ignore(f"{answer.host}, epoch {answer.epoch} {LOST}, which is placed on {now}")
         elif attempt is None:
             self.ignore(f"the run no longer has a {part_name}")
         elif answer.attempt != attempt:
-            self.ignore(f"attempt {answer.attempt} of {part_name} is over, {attempt} is current")
+            self.ignore(f"attempt {answer.attempt} of {part_name} {OVER}, {attempt} is current")
         elif not awaited:
-            self.ignore(f"{part_name} is {status} and does not expect this answer")
+            self.ignore(f"{part_name} is {status} and {UNEXPECTED}")
         return self.ignored is not None
