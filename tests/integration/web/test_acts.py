@@ -170,7 +170,7 @@ async def test_a_modification_over_the_web_adds_no_repository_and_no_mcp_server(
     assert (await lifecycle.show(site.bus, run.id)).works == run.works
 
 
-async def test_a_modified_work_keeps_its_mcp_servers_whose_environment_nobody_sees(site: Site) -> None:
+async def test_a_modified_work_keeps_its_mcp_servers_and_their_environment_stays_hidden(site: Site) -> None:
     program = site.bearing(await site.token("ci"))
     docs = McpServer(id="docs", name="docs", transport=McpTransport.STDIO, command=("docs",))
     await register_mcp_server(site.bus, docs, actor="tester")
