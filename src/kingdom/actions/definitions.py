@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from kingdom.bus.port import Bus
-from kingdom.errors import Misconfigured, NotAllowed
+from kingdom.errors import MalformedRequest, Misconfigured
 from kingdom.views.definitions import DefinitionFile, RunWorkEntry
 from kingdom.workflow.model.references import GitRef
 from kingdom.workflow.model.run.workflow import Workflow
@@ -39,7 +39,7 @@ def change_works(workflow: Workflow, text: str) -> Modification:
     for work in change.works or ():
         lists += [work.definition.git_refs or None, work.definition.mcp_server_refs or None]
     if any(each is not None for each in lists):
-        raise NotAllowed(
+        raise MalformedRequest(
             "repositories and MCP servers cannot be changed here: leave gitRefs and mcpServerRefs out, or run"
             f" `kingdom workflow modify {workflow.id} FILE` on the machine of the court"
         )

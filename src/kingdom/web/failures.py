@@ -50,7 +50,7 @@ _TITLES = {
     401: "Sign in first",
     403: "This is not allowed",
     404: "There is no such page",
-    503: "The store does not answer",
+    503: "This is not possible at the moment",
 }
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 408: "too_slow"}
 

@@ -166,7 +166,7 @@ async def test_a_modification_over_the_web_adds_no_repository_and_no_mcp_server(
     program = site.bearing(await site.token("ci"))
     run = await make_run(site.bus)
     refused = await program.post(f"/api/v1/runs/{run.id}/modify", {"definition": definition})
-    assert (refused.status, "cannot be changed here" in refused.document["message"]) == (403, True)
+    assert (refused.status, "cannot be changed here" in refused.document["message"]) == (400, True)
     assert (await lifecycle.show(site.bus, run.id)).works == run.works
 
 
