@@ -41,7 +41,7 @@ def _differences(held: Sequence[StreamedEntry], cursors: Sequence[str]) -> Itera
 
 
 def _inversions(held: Sequence[StreamedEntry]) -> Iterator[str]:
-    """Report entries that came before an entry that their transaction had read."""
+    """Report entries that arrived before a cause: before an entry that their writer had already read."""
     seen: dict[str, int] = {}
     found = 0
     for each in held:

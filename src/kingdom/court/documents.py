@@ -181,7 +181,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def sort_key(self) -> tuple[datetime, bool, str]:
         """Return the sort key of the assignments of one root. The current assignment sorts last."""
-        # Ids do not sort by age: number 1000 of a day sorts before number 002.
+        # Ids do not sort by age: as texts, number 1000 of a day sorts before number 101.
         return self.created_at, self.root != "", self.id
 
 

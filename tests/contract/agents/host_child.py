@@ -1,4 +1,4 @@
-"""A process that runs an agent until it is killed; it prints the session and nothing else."""
+"""A process that runs an agent until it is killed; it prints its session, and "ready" when a tool hangs."""
 
 import asyncio
 import json

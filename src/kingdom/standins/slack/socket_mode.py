@@ -1,4 +1,4 @@
-"""Socket Mode: send every envelope to one connection, and send it again until it is acknowledged."""
+"""Socket Mode: send each envelope to one connection, and an event again if it is not acknowledged in time."""
 
 import asyncio
 import hashlib
@@ -116,7 +116,7 @@ class EnvelopeSender:
         envelope = self._pending(number)
         if envelope is None or not self._active or not self._is_due(envelope):
             return
-        # A missing acknowledgement counts as a failure. A lost connection does not count.
+        # The last attempt has timed out.
         if number in self._due and envelope["attempts"] > self._state_file.state["settings"]["retries"]:
             self._drop(envelope)
             return

@@ -133,7 +133,7 @@ async def test_resuming_from_a_checkpoint_warns_about_actions_that_git_cannot_un
     assert f"github.comment is performed, {second['url']}" in resumed.err
 
 
-async def test_petitions_after_a_rollback_stay_marked_until_they_are_requested_again(
+async def test_a_petition_of_work_that_was_rolled_back_is_left_behind_until_it_is_requested_again(
     scene: Scene, terminal: Terminal, run: Run
 ) -> None:
     run.do(operations.resume, operations.FromCheckpoint(run.workflow.checkpoints[0].id))

@@ -80,7 +80,8 @@ class RecordIndex:
 
     The directory of a file decides the state of its record, because a person may have moved the file. A document
     without metadata counts as version 1, except in a directory for dropped files. If a record has two files, the
-    higher version counts. A query looks for the second file only if the first file has a lower version than the index.
+    higher version counts. A query looks for a second file only if the file that it read is missing, damaged or older
+    than the index.
     """
 
     def __init__(self, tree: FileTree, kinds: Mapping[str, RecordKind]) -> None:
