@@ -1,7 +1,7 @@
 """The Sentinel watches GitHub and Jira for events."""
 
 from kingdom.court.package import FollowPolicy
-from kingdom.court.petitions.github_access import LOOK_PERMISSIONS, TokenScope, github_access
+from kingdom.court.petitions.github.access import LOOK_PERMISSIONS, TokenScope, github_access
 from kingdom.court.sentinel.followed_pulls import LookTokens
 from kingdom.court.sentinel.sentinel import Sentinel
 from kingdom.court.sentinel.settings import GitHubSettings

@@ -10,9 +10,9 @@ import pytest
 from bench.servers import free_port
 from kingdom.bus.effects.effect import Acked, Attempt, CallResult, Rejected, Throttled
 from kingdom.clock import utc_now
-from kingdom.court.petitions.github import GithubPetitions
-from kingdom.court.petitions.github_access import AppInstallation
-from kingdom.court.petitions.github_api import GithubApi
+from kingdom.court.petitions.github.access import AppInstallation
+from kingdom.court.petitions.github.api import GithubApi
+from kingdom.court.petitions.github.effect import GithubPetitions
 from kingdom.court.petitions.http_api import NotAuthorized
 from kingdom.court.sentinel.settings import GitHubAppSettings
 from tests.integration.standins.github import REPOSITORY, Site, standing_in

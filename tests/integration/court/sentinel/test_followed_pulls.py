@@ -11,7 +11,7 @@ from kingdom.clock import utc_now
 from kingdom.court.documents import ExternalEvent
 from kingdom.court.followups.records import Followup, end_followup, follow_pull_request, load_followup
 from kingdom.court.package import FollowPolicy
-from kingdom.court.petitions.github_access import APP_PERMISSIONS, LOOK_PERMISSIONS, AppInstallation, TokenScope
+from kingdom.court.petitions.github.access import APP_PERMISSIONS, LOOK_PERMISSIONS, AppInstallation, TokenScope
 from kingdom.court.petitions.http_api import NotAuthorized
 from kingdom.court.sentinel.followed_pulls import LookTokens, look_at_followed_pulls
 from kingdom.court.sentinel.receiver import PATH

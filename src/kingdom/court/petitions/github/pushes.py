@@ -6,7 +6,7 @@ from typing import Any
 
 from kingdom.bus.effects.effect import Absent, Acked, CallResult, Present, ReconcileResult, Rejected
 from kingdom.court.petitions.bodies import GithubPush
-from kingdom.court.petitions.github_api import NAME, GithubApi, GraphqlFailed
+from kingdom.court.petitions.github.api import NAME, GithubApi, GraphqlFailed
 from kingdom.court.petitions.http_api import require_body
 
 _NOT_FOUND = 404

@@ -27,7 +27,7 @@ from kingdom.court.petitions.bodies import (
     stored_body,
 )
 from kingdom.court.petitions.effects import VISIBLE_AFTER, PetitionEffect, earliest_time, without_forbidden_commands
-from kingdom.court.petitions.github_api import (
+from kingdom.court.petitions.github.api import (
     NAME,
     GithubApi,
     GraphqlFailed,
@@ -35,11 +35,11 @@ from kingdom.court.petitions.github_api import (
     github_result,
     response_of,
 )
-from kingdom.court.petitions.github_branches import find_push, push_commits
-from kingdom.court.petitions.github_marks import SUMMARY_MARK, is_by, is_marked, is_summary, marked
-from kingdom.court.petitions.github_threads import find_reply, send_reply
+from kingdom.court.petitions.github.marks import SUMMARY_MARK, is_by, is_marked, is_summary, marked
+from kingdom.court.petitions.github.pushes import find_push, push_commits
+from kingdom.court.petitions.github.replies import find_reply, send_reply
+from kingdom.court.petitions.github.review_lines import diff_lines, split_comments, text_with_comments
 from kingdom.court.petitions.http_api import require_body
-from kingdom.court.petitions.review_lines import diff_lines, split_comments, text_with_comments
 from kingdom.court.remote_http import HttpReply
 
 _NOT_FOUND, _INVALID = 404, 422
