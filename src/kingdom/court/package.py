@@ -17,7 +17,7 @@ NAME_PATTERN = "^gen-[a-z0-9]+(-[a-z0-9]+)*$"
 _Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=60)]
 _Count = Annotated[int, Meta(ge=1)]
 _LOGIN = r"^[A-Za-z0-9][A-Za-z0-9-]*(\[bot\])?$"
-REVIEW = "github.review"
+REVIEW, LABEL = "github.review", "github.label"
 ReviewEvent = Literal["APPROVE", "REQUEST_CHANGES", "COMMENT"]
 # An approval can cause a merge, so a policy must allow it explicitly.
 _DEFAULT_REVIEW_EVENTS: tuple[ReviewEvent, ...] = ("COMMENT", "REQUEST_CHANGES")
@@ -119,7 +119,8 @@ class PetitionRule(PackageSection, frozen=True, kw_only=True):
     """A kind of petition that agents may make, its allowed targets, and how many are allowed in one assignment.
 
     With `approval`, a person is asked first. A review must have one of the verdicts in `events`; APPROVE must be listed
-    explicitly. Mentions and commands such as `/merge` do not reach bots unless a glob in `commands` allows them.
+    explicitly. Only labels that match a glob in `labels` are set or removed. Mentions and commands such as `/merge` do
+    not reach bots unless a glob in `commands` allows them.
     """
 
     kind: _Words
@@ -131,11 +132,15 @@ class PetitionRule(PackageSection, frozen=True, kw_only=True):
     expires_hours: Annotated[float, Meta(gt=0, le=8760)] = 168
     approval: bool = False
     events: tuple[ReviewEvent, ...] = _DEFAULT_REVIEW_EVENTS
+    # A label can start CI or a merge, so there is no default.
+    labels: tuple[_Words, ...] = ()
     commands: tuple[Annotated[str, Meta(pattern="^[/@].")], ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind != REVIEW and self.events != _DEFAULT_REVIEW_EVENTS:
             raise ValueError(f"events are allowed for {REVIEW} only, and this rule is for {self.kind}")
+        if (self.kind == LABEL) != bool(self.labels):
+            raise ValueError(f"labels are needed for {LABEL} and allowed for it only, and this rule is for {self.kind}")
 
 
 class GeneralPolicy(PackageSection, frozen=True, kw_only=True):

@@ -76,6 +76,7 @@ _WORDS: Words = {
         "expires_hours": "The time after which a petition that could not be carried out expires.",
         "approval": "`true`: a person is asked first.",
         "events": "The verdicts that a `github.review` may have; `APPROVE` must be listed.",
+        "labels": "Which labels a github.label may set and remove, as globs. It needs at least one.",
         "commands": "Mentions and commands that are allowed, such as `@dana` and `/retest`; globs.",
     },
 }
