@@ -16,7 +16,8 @@ _Words = Annotated[str, Meta(min_length=1)]
 NAME_PATTERN = "^gen-[a-z0-9]+(-[a-z0-9]+)*$"
 _Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=60)]
 _Count = Annotated[int, Meta(ge=1)]
-_LOGIN = r"^[A-Za-z0-9][A-Za-z0-9-]*(\[bot\])?$"
+# A login such as anna or dependabot[bot], or a team such as acme/backend.
+_PERSON_OR_TEAM = r"^[A-Za-z0-9][A-Za-z0-9-]*(\[bot\]|/[A-Za-z0-9_.-]+)?$"
 REVIEW, LABEL = "github.review", "github.label"
 ReviewEvent = Literal["APPROVE", "REQUEST_CHANGES", "COMMENT"]
 # An approval can cause a merge, so a policy must allow it explicitly.
@@ -160,7 +161,8 @@ class GeneralPolicy(PackageSection, frozen=True, kw_only=True):
     ask_default: str = ""
     # The people who may answer, by their names in Slack or on the command line. Empty means everyone.
     ask_people: tuple[str, ...] = ()
-    # Later runs may read the results of events by these people: globs of logins of GitHub and members of Slack.
+    # The people who are trusted: globs of logins of GitHub and members of Slack. Later runs may read the results of
+    # their events. A run that a GitHub event of anyone else caused publishes commits only with approval.
     result_people: tuple[_Words, ...] = ()
 
 
@@ -173,8 +175,9 @@ class RoundLimit(PackageSection, frozen=True, kw_only=True):
 class FollowPolicy(PackageSection, frozen=True, kw_only=True):
     """How a General works on the pull requests that its agents open, until they are merged or closed."""
 
-    # Whose reviews begin a round, by GitHub login. Empty means everyone with write permission, and no bot.
-    people: tuple[Annotated[str, Meta(pattern=_LOGIN)], ...] = ()
+    # Whose reviews begin a round: GitHub logins, and teams such as acme/backend. Empty means everyone with write
+    # permission, and no bot.
+    people: tuple[Annotated[str, Meta(pattern=_PERSON_OR_TEAM)], ...] = ()
     # For all rounds of a pull request together.
     budget_usd: Annotated[float, Meta(gt=0)] = 20
     review: RoundLimit = RoundLimit(rounds=5)
@@ -185,6 +188,11 @@ class FollowPolicy(PackageSection, frozen=True, kw_only=True):
     debounce_seconds: Annotated[int, Meta(ge=0)] = 30
     # Text for the agent of each round, such as how to test a change. It is part of the package, so it is trusted.
     instructions: str = ""
+
+    @property
+    def teams(self) -> tuple[str, ...]:
+        """Return the teams in `people`."""
+        return tuple(each for each in self.people if "/" in each)
 
 
 class General(PackageSection, frozen=True, kw_only=True):

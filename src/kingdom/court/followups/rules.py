@@ -61,10 +61,13 @@ class NoRound:
 RoundDecision = StartRound | AskPerson | NoRound
 
 
-def is_permitted(policy: FollowPolicy, login: str, permission: str) -> bool:
-    """Return whether what a person writes can begin a round. GitHub tells the `permission`, never the event."""
+def is_permitted(policy: FollowPolicy, login: str, permission: str, teams: Collection[str] = ()) -> bool:
+    """Return whether what a person writes can begin a round.
+
+    GitHub tells the `permission` of the person and which of the policy's `teams` have this member, never the event.
+    """
     if policy.people:
-        return login.lower() in {name.lower() for name in policy.people}
+        return bool(teams) or login.lower() in {name.lower() for name in policy.people}
     return permission in _WRITERS and not login.endswith(_BOT)
 
 

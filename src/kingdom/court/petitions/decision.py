@@ -51,6 +51,7 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     the agents' requests. `foreign` means that the target is not what the assignment is about. `unclear` means that the
     petition failed at its deadline, but may have been performed. A person can approve the petition until `approve_by`.
     `approval` means that the policy requires this for the commit, and `approval_reason` is another reason for it.
+    `stranger` is who caused the run, if the policy does not name this person.
     `decided_by` is the person who approved it, or who rejected it if `rejected` is set. `commands` are globs of allowed
     commands to bots.
     """
@@ -67,6 +68,7 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     expires_at: datetime | None = None
     approval: bool = False
     approval_reason: str = ""
+    stranger: str = ""
     approve_by: datetime | None = None
     decided_by: str = ""
     decided_at: datetime | None = None

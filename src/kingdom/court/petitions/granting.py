@@ -124,7 +124,7 @@ async def _grant_commit(
         is_approved = petition.decided_by and petition.body["head_sha"] == found.commit
         body = {**petition.body, **found.fields, "head_sha": found.commit}
         petition = msgspec.structs.replace(petition, body=body)
-        why_asked = _approval_reason(found, terms.policy)
+        why_asked = _approval_reason(petition, found, terms.policy)
         if (petition.approval or why_asked) and not is_approved:
             return await _ask(transaction, msgspec.structs.replace(petition, approval_reason=why_asked), record, terms)
         return await _publish_granted(transaction, petition, record)
@@ -142,8 +142,11 @@ async def _ask(transaction: Transaction, petition: Petition, record: Record | No
     return await save_petition(transaction, asked, record)
 
 
-def _approval_reason(found: _PetitionCommit, policy: GeneralPolicy) -> str:
+def _approval_reason(petition: Petition, found: _PetitionCommit, policy: GeneralPolicy) -> str:
     """Return why a person must approve a commit even if the rule does not require it, or ""."""
+    if petition.stranger:
+        # CI runs the commit with secrets.
+        return f"{petition.stranger} caused this run, who is not in policy.result_people"
     if not policy.protected_paths:
         return ""
     if found.changed_paths is None:

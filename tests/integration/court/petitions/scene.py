@@ -72,6 +72,7 @@ TOPOLOGY = Topology(
     [_BRISK if name == _BRISK.name else streams.TOPOLOGY.stream(name) for name in streams.TOPOLOGY.names()]
 )
 ALLOWED = GeneralPolicy(
+    result_people=("*",),
     petitions=tuple(
         PetitionRule(kind=kind, at_most=3)
         for kind in (
@@ -85,7 +86,7 @@ ALLOWED = GeneralPolicy(
             "jira.transition",
             "slack.message",
         )
-    )
+    ),
 )
 RUN = Workflow.copied_from(template(), f"wf-{ROOT}", NOON)
 
