@@ -24,7 +24,7 @@ def leak_slots() -> None:
 
 def blind_effects() -> None:
     """Treat a call whose answer was lost as not executed."""
-    from kingdom.court.petitions.github import GithubPetitions  # noqa: PLC0415 - only in the process that is broken
+    from kingdom.court.petitions.github.effect import GithubPetitions  # noqa: PLC0415 - only in the process that is broken
 
     async def reconcile(_effect: object, _attempt: Attempt) -> ReconcileResult:
         return Absent()

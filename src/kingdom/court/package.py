@@ -16,8 +16,9 @@ _Words = Annotated[str, Meta(min_length=1)]
 NAME_PATTERN = "^gen-[a-z0-9]+(-[a-z0-9]+)*$"
 _Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=60)]
 _Count = Annotated[int, Meta(ge=1)]
-_LOGIN = r"^[A-Za-z0-9][A-Za-z0-9-]*(\[bot\])?$"
-REVIEW = "github.review"
+# A login such as anna or dependabot[bot], or a team such as acme/backend.
+_PERSON_OR_TEAM = r"^[A-Za-z0-9][A-Za-z0-9-]*(\[bot\]|/[A-Za-z0-9_.-]+)?$"
+REVIEW, LABEL = "github.review", "github.label"
 ReviewEvent = Literal["APPROVE", "REQUEST_CHANGES", "COMMENT"]
 # An approval can cause a merge, so a policy must allow it explicitly.
 _DEFAULT_REVIEW_EVENTS: tuple[ReviewEvent, ...] = ("COMMENT", "REQUEST_CHANGES")
@@ -119,7 +120,8 @@ class PetitionRule(PackageSection, frozen=True, kw_only=True):
     """A kind of petition that agents may make, its allowed targets, and how many are allowed in one assignment.
 
     With `approval`, a person is asked first. A review must have one of the verdicts in `events`; APPROVE must be listed
-    explicitly. Mentions and commands such as `/merge` do not reach bots unless a glob in `commands` allows them.
+    explicitly. Only labels that match a glob in `labels` are set or removed. Mentions and commands such as `/merge` do
+    not reach bots unless a glob in `commands` allows them.
     """
 
     kind: _Words
@@ -131,11 +133,15 @@ class PetitionRule(PackageSection, frozen=True, kw_only=True):
     expires_hours: Annotated[float, Meta(gt=0, le=8760)] = 168
     approval: bool = False
     events: tuple[ReviewEvent, ...] = _DEFAULT_REVIEW_EVENTS
+    # A label can start CI or a merge, so there is no default.
+    labels: tuple[_Words, ...] = ()
     commands: tuple[Annotated[str, Meta(pattern="^[/@].")], ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind != REVIEW and self.events != _DEFAULT_REVIEW_EVENTS:
             raise ValueError(f"events are allowed for {REVIEW} only, and this rule is for {self.kind}")
+        if (self.kind == LABEL) != bool(self.labels):
+            raise ValueError(f"labels are needed for {LABEL} and allowed for it only, and this rule is for {self.kind}")
 
 
 class GeneralPolicy(PackageSection, frozen=True, kw_only=True):
@@ -155,7 +161,8 @@ class GeneralPolicy(PackageSection, frozen=True, kw_only=True):
     ask_default: str = ""
     # The people who may answer, by their names in Slack or on the command line. Empty means everyone.
     ask_people: tuple[str, ...] = ()
-    # Later runs may read the results of events by these people, given as globs of GitHub logins and Slack member ids.
+    # The people who are trusted: globs of GitHub logins and Slack member ids. Later runs may read the results of
+    # their events. A run that a GitHub event of anyone else caused publishes commits only with approval.
     result_people: tuple[_Words, ...] = ()
 
 
@@ -168,8 +175,9 @@ class RoundLimit(PackageSection, frozen=True, kw_only=True):
 class FollowPolicy(PackageSection, frozen=True, kw_only=True):
     """How a General works on the pull requests that its agents open, until they are merged or closed."""
 
-    # Whose reviews begin a round, by GitHub login. Empty means everyone with write permission, and no bot.
-    people: tuple[Annotated[str, Meta(pattern=_LOGIN)], ...] = ()
+    # Whose reviews begin a round: GitHub logins, and teams such as acme/backend. Empty means everyone with write
+    # permission, and no bot.
+    people: tuple[Annotated[str, Meta(pattern=_PERSON_OR_TEAM)], ...] = ()
     # For all rounds of a pull request together.
     budget_usd: Annotated[float, Meta(gt=0)] = 20
     review: RoundLimit = RoundLimit(rounds=5)
@@ -180,6 +188,11 @@ class FollowPolicy(PackageSection, frozen=True, kw_only=True):
     debounce_seconds: Annotated[int, Meta(ge=0)] = 30
     # Text for the agent of each round, such as how to test a change. It is part of the package, so it is trusted.
     instructions: str = ""
+
+    @property
+    def teams(self) -> tuple[str, ...]:
+        """Return the teams in `people`."""
+        return tuple(each for each in self.people if "/" in each)
 
 
 class General(PackageSection, frozen=True, kw_only=True):

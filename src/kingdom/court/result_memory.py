@@ -1,4 +1,4 @@
-"""Results as memory: which results later runs may read, and which of them a prompt shows."""
+"""Results as memory: which people are trusted, which results later runs may read, and which of them a prompt shows."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from kingdom.bus.port import Transaction
-from kingdom.court.documents import Assignment
+from kingdom.court.documents import FOLLOWUP, Assignment
 from kingdom.court.package import GeneralPolicy
 from kingdom.court.prompt import PromptResults, one_line
 from kingdom.workflow.past_results import (
@@ -22,6 +22,7 @@ SHOWN_MAX = 5
 # The payload field with the person who caused an event, by source; "" means that they do not name the person.
 # Events of sources that are not listed can be created only by people who have access to the realm.
 _PERSON_FIELDS = {"github": "actor", "slack": "user", "jira": ""}
+_CONFIRMED_TYPES = (FOLLOWUP, "github.pr.labeled", "github.issue.labeled")
 _SCHEDULE = "schedule-"
 _TEXT_LENGTH_MAX = 1000
 _NAME_LENGTH_MAX = 200
@@ -53,6 +54,16 @@ def is_by_permitted_person(assignment: Assignment, policy: GeneralPolicy) -> boo
     person = _person(assignment).lower()
     # The bracket in the name of an app such as dependabot[bot] is not a wildcard.
     return any(fnmatchcase(person, glob.lower().replace("[", "[[]")) for glob in policy.result_people)
+
+
+def stranger_of(assignment: Assignment, policy: GeneralPolicy) -> str:
+    """Return who caused the GitHub event of an assignment if the policy does not name this person, otherwise "".
+
+    Anyone can write on GitHub. A label and a round of a followup are events only if GitHub confirmed the permission.
+    """
+    if _source(assignment) != "github" or assignment.type in _CONFIRMED_TYPES:
+        return ""
+    return "" if is_by_permitted_person(assignment, policy) else _person(assignment) or "an unknown person"
 
 
 def subject_of(assignment: Assignment) -> str:

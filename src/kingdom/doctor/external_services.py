@@ -8,13 +8,13 @@ from typing import TypeVar
 
 import aiohttp
 
-from kingdom.court.petitions.github_access import (
+from kingdom.court.petitions.github.access import (
     APP_PERMISSIONS,
     AppInstallation,
     UserToken,
     missing_permissions,
 )
-from kingdom.court.petitions.github_api import GithubApi
+from kingdom.court.petitions.github.api import GithubApi
 from kingdom.court.petitions.http_api import HttpApi, NotAuthorized, Unreachable
 from kingdom.court.petitions.jira import JiraApi
 from kingdom.court.remote_http import HttpReply

@@ -2,9 +2,9 @@
 
 from kingdom.bus.worker import Worker
 from kingdom.bus.worker.dispatcher import Dispatcher
-from kingdom.court.petitions.github import GithubPetitions
-from kingdom.court.petitions.github_access import github_access
-from kingdom.court.petitions.github_api import GithubApi
+from kingdom.court.petitions.github.access import github_access
+from kingdom.court.petitions.github.api import GithubApi
+from kingdom.court.petitions.github.effect import GithubPetitions
 from kingdom.court.petitions.jira import JiraApi, JiraPetitions
 from kingdom.court.streams import PETITION_GRANTED, PETITION_STREAM
 from kingdom.roles.context import RoleContext

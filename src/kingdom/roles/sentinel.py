@@ -1,7 +1,7 @@
 """The Sentinel watches GitHub and Jira for events."""
 
 from kingdom.court.package import FollowPolicy
-from kingdom.court.petitions.github_access import FOLLOW_PERMISSIONS, TokenScope, github_access
+from kingdom.court.petitions.github.access import FOLLOW_PERMISSIONS, MEMBER_PERMISSIONS, TokenScope, github_access
 from kingdom.court.sentinel.followed_pulls import PullTokens
 from kingdom.court.sentinel.sentinel import Sentinel
 from kingdom.court.sentinel.settings import GitHubSettings
@@ -25,7 +25,8 @@ def _pull_tokens(context: RoleContext, settings: GitHubSettings) -> PullTokens:
     access = github_access(settings)
     context.stack.push_async_callback(access.close)
 
-    async def token_of(repo: str) -> str:
-        return await access.token_with(TokenScope.of_permissions(repo, FOLLOW_PERMISSIONS))
+    async def token_of(repo: str, *, with_members: bool) -> str:
+        permissions = {**FOLLOW_PERMISSIONS, **(MEMBER_PERMISSIONS if with_members else {})}
+        return await access.token_with(TokenScope.of_permissions(repo, permissions))
 
     return token_of

@@ -156,3 +156,21 @@ async def test_commits_and_files_of_an_agent_are_kept_when_its_checkout_is_relea
     assert run("log", "-2", "--format=%s", tree.branch, cwd=bare(host, tree)).splitlines() == ["three", "first"]
     (ref,) = await trees.release(tree, "end")
     assert run("log", "-2", "--format=%s", ref, cwd=bare(host, tree)).splitlines() == ["two", "one"]
+
+
+@pytest.mark.parametrize(
+    ("message", "added"), [("Fix it [CI skip]", 1), ("Fix it\n\nskip-checks: true", 1), ("Fix", 0)]
+)
+async def test_a_commit_of_an_agent_that_ci_would_skip_gets_a_commit_on_top(
+    host: Path, source: Path, message: str, added: int
+) -> None:
+    trees = RunCheckouts(host / "repositories", git_policy=GitPolicy(may_commit=True))
+    tree = a_tree(host, source)
+    await trees.prepare([tree])
+    (tree.path / "file0.txt").write_text("fixed\n")
+    run("commit", "--quiet", "-am", message, cwd=tree.path)
+    agents = run("rev-parse", "HEAD", cwd=tree.path).strip()
+    [made] = (await trees.commit([tree], "work")).values()
+    assert run("rev-list", "--count", f"{agents}..{made}", cwd=bare(host, tree)).strip() == str(added)
+    assert run("diff", agents, made, cwd=bare(host, tree)) == ""
+    assert [*(await trees.commit([tree], "work")).values()] == [made]

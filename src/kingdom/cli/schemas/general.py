@@ -57,11 +57,15 @@ _WORDS: Words = {
         "ask_people": "The people who may answer. Default: everyone in the channel.",
         "result_people": (
             "Later runs may read the results of events by these people: globs of GitHub logins and Slack members; `*`"
-            " for everyone. Events of schedules and of the command line need no name here."
+            " for everyone. Events of schedules and of the command line need no name here. A run that a GitHub event of"
+            " anyone else caused needs an approval for pull requests and pushes."
         ),
     },
     "FollowPolicy": {
-        "people": "Whose reviews begin a round: GitHub logins. Default: everyone with write permission, and no bot.",
+        "people": (
+            "Whose reviews begin a round: GitHub logins, and teams such as `acme/backend`. Default: everyone with write"
+            " permission, and no bot."
+        ),
         "budget_usd": "The limit for all rounds of a pull request together.",
         "review": "Rounds because of a review that requests changes or comments on lines.",
         "checks": "Rounds because of failed checks of the last commit that Kingdom pushed.",
@@ -79,6 +83,7 @@ _WORDS: Words = {
         "expires_hours": "The time after which a petition that could not be carried out expires.",
         "approval": "`true`: a person is asked first.",
         "events": "The verdicts that a `github.review` may have; `APPROVE` must be listed.",
+        "labels": "Which labels a github.label may set and remove, as globs. It needs at least one.",
         "commands": "Mentions and commands that are allowed, such as `@dana` and `/retest`; globs.",
     },
 }

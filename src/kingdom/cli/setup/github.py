@@ -8,7 +8,7 @@ import typer
 from kingdom.cli.framework.command import storeless_command
 from kingdom.cli.framework.json_result import one
 from kingdom.cli.framework.output import CommandOutput
-from kingdom.court.petitions.github_access import APP_EVENTS, APP_PERMISSIONS
+from kingdom.court.petitions.github.access import APP_EVENTS, APP_PERMISSIONS
 from kingdom.views.setup import AppManifest, AppWebhook
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Print the manifest of a GitHub App for Kingdom.")

@@ -61,10 +61,14 @@ class NoRound:
 RoundDecision = StartRound | AskPerson | NoRound
 
 
-def is_permitted(policy: FollowPolicy, login: str, permission: str) -> bool:
-    """Return whether a person's review can begin a round. `permission` is from GitHub's API, never from an event."""
+def is_permitted(policy: FollowPolicy, login: str, permission: str, teams: Collection[str] = ()) -> bool:
+    """Return whether a person's review can begin a round.
+
+    The `permission` of the person, and the `teams` of the policy with this member, are from GitHub's API, never from an
+    event.
+    """
     if policy.people:
-        return login.lower() in {name.lower() for name in policy.people}
+        return bool(teams) or login.lower() in {name.lower() for name in policy.people}
     return permission in _WRITERS and not login.endswith(_BOT)
 
 

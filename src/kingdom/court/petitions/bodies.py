@@ -6,13 +6,13 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kingdom.court.package import REVIEW, ReviewEvent
+from kingdom.court.package import LABEL, REVIEW, ReviewEvent
 from kingdom.errors import MalformedEvent
 from kingdom.workflow.model.resources.git import REPOSITORY
 
-PULL_REQUEST, PUSH = "github.pull_request", "github.push"
-# The petitions that publish a commit of the run.
-WITH_COMMIT = (PULL_REQUEST, PUSH)
+PULL_REQUEST, PUSH, AUTO_MERGE = "github.pull_request", "github.push", "github.auto_merge"
+# The petitions about one commit, which the court sets. An approval holds for this commit only.
+WITH_COMMIT = (PULL_REQUEST, PUSH, AUTO_MERGE)
 _Repo = Annotated[str, Meta(pattern=rf"\A(|{REPOSITORY})\Z")]
 _Number = Annotated[int, Meta(ge=0, le=2**31)]
 _Key = Annotated[str, Meta(pattern=r"\A(|[A-Z][A-Z0-9_]*-[1-9][0-9]*)\Z", max_length=80)]
@@ -20,6 +20,8 @@ _Channel = Annotated[str, Meta(pattern=r"\A[#@]?[^\s#@,<>]*\Z", max_length=80)]
 _Branch = Annotated[str, Meta(pattern=r"\A(|(?![/.-])(?!.*(\.\.|//|@\{|\.lock\Z))[^\s~^:?*\[\\]+)\Z", max_length=200)]
 _Commit = Annotated[str, Meta(pattern=r"\A[0-9a-f]*\Z", max_length=64)]
 # These lengths leave room for the mark that the court appends: GitHub allows 65,536 characters, and Jira 32,767.
+# GitHub allows 50 characters in the name of a label.
+_Label = Annotated[str, Meta(pattern=r"\A\S[^\x00-\x1f,]*\Z", max_length=50)]
 _GithubText = Annotated[str, Meta(max_length=60_000)]
 # The limit of a review with all its line comments, since each of them can move into the body.
 _REVIEW_TEXT_MAX = 60_000
@@ -162,26 +164,71 @@ class GithubReply(_GithubThread, frozen=True, kw_only=True):
     resolve: bool = False
 
 
-class GithubPush(_GithubNumbered, frozen=True, kw_only=True):
+class _GithubOwnPull(_GithubNumbered, frozen=True, kw_only=True):
+    """An action on a pull request that we opened."""
+
+    is_per_work: ClassVar[bool] = True
+    head_sha: _Commit = ""
+
+    def is_about(self, subject: AssignmentSubject) -> bool:
+        """Return whether it is in the repository of the assignment, since the pull request is our own."""
+        return self.repo == subject.repo
+
+
+class GithubPush(_GithubOwnPull, frozen=True, kw_only=True):
     """New commits of a run for a pull request that we opened.
 
     The court sets `branch`, `before` and `head_sha`, never the agent. `before` is the head that we last saw. `message`
     is for people who approve the push.
     """
 
-    is_per_work: ClassVar[bool] = True
     message: Annotated[str, Meta(max_length=2_000)] = ""
     branch: _Branch = ""
     before: _Commit = ""
-    head_sha: _Commit = ""
 
     def with_defaults(self, subject: AssignmentSubject) -> PetitionBody:
         """Return the body with defaults from the assignment."""
         return msgspec.structs.replace(super().with_defaults(subject), branch="", before="", head_sha="")
 
-    def is_about(self, subject: AssignmentSubject) -> bool:
-        """Return whether it is in the repository of the assignment, since only our own pull requests get commits."""
-        return self.repo == subject.repo
+
+class GithubAutoMerge(_GithubOwnPull, frozen=True, kw_only=True):
+    """The automatic merge of a pull request that we opened, once it meets its requirements.
+
+    The court sets `head_sha`, never the agent: no other commit is merged.
+    """
+
+    method: Literal["MERGE", "SQUASH", "REBASE"] = "MERGE"
+
+    def with_defaults(self, subject: AssignmentSubject) -> PetitionBody:
+        """Return the body with defaults from the assignment."""
+        return msgspec.structs.replace(super().with_defaults(subject), head_sha="")
+
+
+class GithubLabel(_GithubNumbered, frozen=True, kw_only=True):
+    """Labels that an issue or a pull request gets or loses."""
+
+    labels: Annotated[tuple[_Label, ...], Meta(max_length=20)] = ()
+    remove: Annotated[tuple[_Label, ...], Meta(max_length=20)] = ()
+
+    def __post_init__(self) -> None:
+        names = [name.lower() for name in (*self.labels, *self.remove)]
+        if not names:
+            raise ValueError("it names no label: set labels or remove")
+        if len(set(names)) < len(names):
+            raise ValueError("it names a label twice")
+
+
+class GithubIssue(_GithubBody, frozen=True, kw_only=True):
+    """A new issue."""
+
+    needs: ClassVar[tuple[str, ...]] = ("repo", "title")
+    title: Annotated[str, Meta(max_length=250)] = ""
+    body: _GithubText = ""
+
+    @property
+    def target(self) -> str:
+        """Return the target that the globs of a policy are matched with."""
+        return self.repo
 
 
 class _JiraBody(PetitionBody, frozen=True, kw_only=True):
@@ -238,6 +285,9 @@ KINDS: Mapping[str, type[PetitionBody]] = {
     "github.reply": GithubReply,
     PULL_REQUEST: GithubPullRequest,
     PUSH: GithubPush,
+    AUTO_MERGE: GithubAutoMerge,
+    LABEL: GithubLabel,
+    "github.issue": GithubIssue,
     "jira.comment": JiraComment,
     "jira.transition": JiraTransition,
     "slack.message": SlackMessage,

@@ -1,4 +1,4 @@
-"""Disable commands to bots in texts of agents, without changing how the texts look. This module does no I/O."""
+"""Disable commands to bots and CI in texts of agents, without changing how the texts look. This module does no I/O."""
 
 import re
 from collections.abc import Collection
@@ -14,10 +14,18 @@ _MENTION = re.compile(
 _LINE_BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 # A bot may strip white space and Markdown at the start of a line.
 _SLASH_COMMAND = re.compile(rf"(?P<ahead>(?:\A|[{_LINE_BREAKS}])(?:[^\w/{_LINE_BREAKS}]|_)*/)(?P<name>\w[\w-]*)")
+# CI skips a commit whose message has one of these. The text of a pull request can become the message of its merge.
+_SKIP_COMMAND = re.compile(
+    r"""(?ix)
+    (?P<ahead>\[\s*)(?=(?:skip|no)[\s_-]+[\w\s.-]*\] | [\w.-]+[\s_-]+skip\s*\])  # [skip ci], [no ci], [ci skip]
+    | (?P<stars>\*\*\*)(?=no_ci\*\*\*)
+    | (?P<trailer>\bskip-)(?=checks\s*:)
+    """
+)
 
 
 def without_commands(text: str, allowed: Collection[str] = ()) -> str:
-    """Return a text that looks the same, but in which mentions and lines such as `/word` have no effect.
+    """Return a text that looks the same, but in which mentions, lines such as `/word`, and `[skip ci]` have no effect.
 
     All mentions are disabled, since a name does not show whether it is a bot. Commands that match a glob in `allowed`,
     such as `/retest` or `@acme/*`, are kept.
@@ -34,7 +42,8 @@ def without_commands(text: str, allowed: Collection[str] = ()) -> str:
             return found[0]
         return f"{found['ahead']}{_INVISIBLE}{found['name']}"
 
-    return _SLASH_COMMAND.sub(slash_command, _MENTION.sub(mention, text))
+    without_skips = _SKIP_COMMAND.sub(lambda found: f"{found[0]}{_INVISIBLE}", text)
+    return _SLASH_COMMAND.sub(slash_command, _MENTION.sub(mention, without_skips))
 
 
 def _is_allowed(command: str, wanted: Collection[str]) -> bool:

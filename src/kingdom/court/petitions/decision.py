@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from kingdom.bus.record import RecordKind
-from kingdom.court.package import REVIEW, GeneralPolicy, PetitionRule
-from kingdom.court.petitions.bodies import KINDS, PUSH
+from kingdom.court.package import LABEL, REVIEW, GeneralPolicy, PetitionRule
+from kingdom.court.petitions.bodies import AUTO_MERGE, KINDS, PUSH
 from kingdom.workflow.verdicts import PetitionVerdict
 
 # A petition is kept as long as the run that requested it.
@@ -51,6 +51,7 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     the agents' requests. `foreign` means that the target is not what the assignment is about. `unclear` means that the
     petition failed at its deadline, but may have been performed. A person can approve the petition until `approve_by`.
     `approval` means that the policy requires approval of the commit, and `approval_reason` is another reason for it.
+    `stranger` is who caused the run, if the policy does not name this person.
     `decided_by` is the person who approved it, or who rejected it if `rejected` is set. `commands` are globs of allowed
     commands to bots.
     """
@@ -67,6 +68,7 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     expires_at: datetime | None = None
     approval: bool = False
     approval_reason: str = ""
+    stranger: str = ""
     approve_by: datetime | None = None
     decided_by: str = ""
     decided_at: datetime | None = None
@@ -85,8 +87,9 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """Return the idempotency key. A push of another commit is another call."""
-        return f"petition:{self.id}:{self.body.get('head_sha', '')}" if self.kind == PUSH else f"petition:{self.id}"
+        """Return the idempotency key. A push or a merge of another commit is another call."""
+        of_commit = f":{self.body.get('head_sha', '')}" if self.kind in (PUSH, AUTO_MERGE) else ""
+        return f"petition:{self.id}{of_commit}"
 
     @property
     def system(self) -> str:
@@ -175,18 +178,12 @@ def decide_petition(
         return RefusalDecision(
             f"{petition.target or 'this'} is not an allowed target of {petition.general} ({globs}){outside}"
         )
-    if petition.kind == REVIEW:
-        fitting, named = [rule for rule in fitting if petition.body["event"] in rule.events], fitting
-        if not fitting:
-            events = ", ".join(sorted({event for rule in named for event in rule.events}))
-            return RefusalDecision(
-                f"the policy of {petition.general} allows no {REVIEW} with the event {petition.body['event']};"
-                f" use one of: {events}"
-            )
+    if not (allowing := [rule for rule in fitting if _allows_content(rule, petition)]):
+        return RefusalDecision(_why_not_allowed(petition, fitting))
     size = len(msgspec.json.encode(petition.body))
-    wide = [rule for rule in fitting if size <= rule.body_bytes_max]
+    wide = [rule for rule in allowing if size <= rule.body_bytes_max]
     if not wide:
-        most = max(rule.body_bytes_max for rule in fitting)
+        most = max(rule.body_bytes_max for rule in allowing)
         return RefusalDecision(
             f"its body has {size} bytes, and the policy of {petition.general} allows {most}: make it shorter"
         )
@@ -212,7 +209,36 @@ def irreversible_petitions(petitions: Collection[Petition], kept: Collection[str
 
 def _granted_by(rule: PetitionRule) -> GrantDecision:
     expires_after = timedelta(hours=rule.expires_hours)
-    return GrantDecision(approval=rule.approval, expires_after=expires_after, commands=rule.commands)
+    # No policy allows an automatic merge that nobody has approved.
+    approval = rule.approval or rule.kind == AUTO_MERGE
+    return GrantDecision(approval=approval, expires_after=expires_after, commands=rule.commands)
+
+
+def _allows_content(rule: PetitionRule, petition: Petition) -> bool:
+    """Return whether a rule allows the verdict of a review, or the labels."""
+    if petition.kind == REVIEW:
+        return petition.body["event"] in rule.events
+    return petition.kind != LABEL or not _forbidden_labels(petition, [rule])
+
+
+def _why_not_allowed(petition: Petition, rules: Collection[PetitionRule]) -> str:
+    """Return why no rule allows the content of a petition."""
+    if petition.kind == REVIEW:
+        events = ", ".join(sorted({event for rule in rules for event in rule.events}))
+        return (
+            f"the policy of {petition.general} allows no {REVIEW} with the event {petition.body['event']};"
+            f" use one of: {events}"
+        )
+    names = ", ".join(_forbidden_labels(petition, rules)) or "these labels together"
+    globs = ", ".join(sorted({glob for rule in rules for glob in rule.labels}))
+    return f"the policy of {petition.general} does not allow {names} as {LABEL}; use one of: {globs}"
+
+
+def _forbidden_labels(petition: Petition, rules: Collection[PetitionRule]) -> list[str]:
+    """Return the labels of a petition that no glob allows."""
+    wanted = [*petition.body["labels"], *petition.body["remove"]]
+    globs = [glob.lower() for rule in rules for glob in rule.labels]
+    return [name for name in wanted if not any(fnmatchcase(name.lower(), glob) for glob in globs)]
 
 
 def _fits_any(petition: Petition, globs: Collection[str]) -> bool:

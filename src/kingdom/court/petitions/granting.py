@@ -1,5 +1,6 @@
 """Grant the allowed petitions of an assignment in order, as soon as they can be performed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 
@@ -12,15 +13,15 @@ from kingdom.court.documents import MessageType
 from kingdom.court.package import GeneralPolicy
 from kingdom.court.petitions.approval import apply_answer, request_approval
 from kingdom.court.petitions.bodies import (
+    AUTO_MERGE,
     PULL_REQUEST,
     WITH_COMMIT,
     GithubPullRequest,
-    GithubPush,
     SlackMessage,
     stored_body,
 )
 from kingdom.court.petitions.commits import (
-    RunBranch,
+    OwnPullRequest,
     find_own_pull_request,
     find_run_branch,
     is_own_branch,
@@ -37,6 +38,9 @@ from kingdom.workflow.model.status import WORKFLOW
 # How many protected paths a question shows.
 _SHOWN_PATHS_MAX = 20
 _SLACK_MESSAGE = "slack.message"
+# These wait here until all earlier petitions have ended: the Envoy sends a message at once, and an earlier push decides
+# which commit is merged.
+_AFTER_EARLIER = (_SLACK_MESSAGE, AUTO_MERGE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +56,15 @@ _DEFAULT_TERMS = ApprovalTerms()
 
 
 @dataclass(frozen=True, slots=True)
-class _PublishedBranch:
-    """The branch whose commit a petition publishes. `fields` are the values that the court adds to its body."""
+class _PetitionCommit:
+    """The commit that a petition is about. `fields` are the branches that the court sets in its body.
 
-    branch: RunBranch
+    `commit` is empty until it is known. `changed_paths` is what the commit changed, or None if that is not known.
+    """
+
+    commit: str
     fields: dict[str, str]
+    changed_paths: Sequence[str] | None
 
 
 async def grant_waiting_petitions(
@@ -86,24 +94,20 @@ async def grant_petition(
         return await refuse_petition(transaction, petition, record, TOO_LATE)
     if petition.awaits_person or any(other.state is PetitionState.REQUESTED for other in ahead):
         return await save_petition(transaction, petition, record)
+    if petition.kind in _AFTER_EARLIER and any(other.state is PetitionState.GRANTED for other in ahead):
+        return await save_petition(transaction, petition, record)
     if petition.kind == _SLACK_MESSAGE:
-        # The Envoy sends a message at once, so the message waits here for earlier petitions to other systems.
-        waits = any(other.state is PetitionState.GRANTED for other in ahead)
-        return await (
-            save_petition(transaction, petition, record)
-            if waits
-            else _queue_slack_message(transaction, petition, record, terms.today)
-        )
+        return await _queue_slack_message(transaction, petition, record, terms.today)
     if petition.kind in WITH_COMMIT:
         return await _grant_commit(transaction, petition, record, workflow, terms)
     return await _publish_granted(transaction, petition, record)
 
 
 async def with_branches(transaction: Transaction, petition: Petition, workflow: Workflow) -> Petition | RefusalDecision:
-    """Add the branches to a petition that publishes a commit. Refuse it if the run can never publish one."""
+    """Add the branches to a petition about a commit. Refuse it if there can never be one."""
     if petition.kind not in WITH_COMMIT:
         return petition
-    found = await _find_branch(transaction, petition, workflow)
+    found = await _find_commit(transaction, petition, workflow)
     if isinstance(found, RefusalDecision):
         return found
     return msgspec.structs.replace(petition, body={**petition.body, **found.fields})
@@ -112,16 +116,15 @@ async def with_branches(transaction: Transaction, petition: Petition, workflow: 
 async def _grant_commit(
     transaction: Transaction, petition: Petition, record: Record | None, workflow: Workflow, terms: ApprovalTerms
 ) -> Petition:
-    """Grant a petition that publishes a commit of the run. It waits until the commit is known and approved."""
-    found = await _find_branch(transaction, petition, workflow)
+    """Grant a petition about a commit. It waits until the commit is known and approved."""
+    found = await _find_commit(transaction, petition, workflow)
     if isinstance(found, RefusalDecision):
         return await refuse_petition(transaction, petition, record, found.reason)
-    branch = found.branch
-    if branch.commit:
-        is_approved = petition.decided_by and petition.body["head_sha"] == branch.commit
-        body = {**petition.body, **found.fields, "head_sha": branch.commit}
+    if found.commit:
+        is_approved = petition.decided_by and petition.body["head_sha"] == found.commit
+        body = {**petition.body, **found.fields, "head_sha": found.commit}
         petition = msgspec.structs.replace(petition, body=body)
-        why_asked = _approval_reason(branch, terms.policy)
+        why_asked = _approval_reason(petition, found, terms.policy)
         if (petition.approval or why_asked) and not is_approved:
             return await _ask(transaction, msgspec.structs.replace(petition, approval_reason=why_asked), record, terms)
         return await _publish_granted(transaction, petition, record)
@@ -139,22 +142,29 @@ async def _ask(transaction: Transaction, petition: Petition, record: Record | No
     return await save_petition(transaction, asked, record)
 
 
-def _approval_reason(branch: RunBranch, policy: GeneralPolicy) -> str:
-    """Return why a person must approve the commit of a branch even if the rule does not require it, or ""."""
+def _approval_reason(petition: Petition, found: _PetitionCommit, policy: GeneralPolicy) -> str:
+    """Return why a person must approve a commit even if the rule does not require it, or ""."""
+    if petition.stranger:
+        # CI runs the commit with secrets.
+        return f"{petition.stranger} caused this run, who is not in policy.result_people"
     if not policy.protected_paths:
         return ""
-    if branch.changed_paths is None:
+    if found.changed_paths is None:
         return "its changed files are too many to check, or not known"
-    found = protected_paths(branch.changed_paths, policy.protected_paths)
-    more = f" and {len(found) - _SHOWN_PATHS_MAX} more" if len(found) > _SHOWN_PATHS_MAX else ""
-    return f"it changes {', '.join(found[:_SHOWN_PATHS_MAX])}{more}" if found else ""
+    paths = protected_paths(found.changed_paths, policy.protected_paths)
+    more = f" and {len(paths) - _SHOWN_PATHS_MAX} more" if len(paths) > _SHOWN_PATHS_MAX else ""
+    return f"it changes {', '.join(paths[:_SHOWN_PATHS_MAX])}{more}" if paths else ""
 
 
-async def _find_branch(
+async def _find_commit(
     transaction: Transaction, petition: Petition, workflow: Workflow
-) -> _PublishedBranch | RefusalDecision:
-    """Return the branch that a petition publishes, or why the run can never publish one."""
+) -> _PetitionCommit | RefusalDecision:
+    """Return the commit that a petition is about, or why there can never be one."""
     repo = str(petition.body["repo"])
+    if petition.kind == AUTO_MERGE:
+        merged = await _own_pull_request(transaction, petition)
+        # The files were checked when the commit was pushed.
+        return merged if isinstance(merged, RefusalDecision) else _PetitionCommit(merged.head, {}, ())
     branch = await find_run_branch(transaction, workflow, repo, petition.asked_as)
     if branch is None:
         return RefusalDecision(f"the run has no checkout of {repo}")
@@ -163,15 +173,20 @@ async def _find_branch(
             reason = f"{branch.name} is not a branch of this run, and only branches of the run are pushed"
             return RefusalDecision(reason)
         base = stored_body(GithubPullRequest, petition.body).base or branch.base
-        return _PublishedBranch(branch, {"head": branch.name, "base": base})
-    push = stored_body(GithubPush, petition.body)
-    own = await find_own_pull_request(transaction, petition.root, push.repo, push.number)
-    if own is None:
-        reason = (
-            f"{push.target} is not a pull request that this assignment opened or follows, and only these are pushed to"
-        )
-        return RefusalDecision(reason)
-    return _PublishedBranch(branch, {"branch": own.branch, "before": own.head})
+        return _PetitionCommit(branch.commit, {"head": branch.name, "base": base}, branch.changed_paths)
+    own = await _own_pull_request(transaction, petition)
+    if isinstance(own, RefusalDecision):
+        return own
+    return _PetitionCommit(branch.commit, {"branch": own.branch, "before": own.head}, branch.changed_paths)
+
+
+async def _own_pull_request(transaction: Transaction, petition: Petition) -> OwnPullRequest | RefusalDecision:
+    repo, number = petition.body["repo"], petition.body["number"]
+    own = await find_own_pull_request(transaction, petition.root, repo, number)
+    use = "merged" if petition.kind == AUTO_MERGE else "pushed to"
+    return own or RefusalDecision(
+        f"{petition.target} is not a pull request that this assignment opened or follows, and only these are {use}"
+    )
 
 
 async def _publish_granted(transaction: Transaction, petition: Petition, record: Record | None) -> Petition:

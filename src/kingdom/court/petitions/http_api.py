@@ -53,6 +53,10 @@ class HttpApi:
         """Send a PATCH request."""
         return await self._request("PATCH", path, data=msgspec.json.encode(body), allow_redirects=False)
 
+    async def delete(self, path: str) -> HttpReply:
+        """Send a DELETE request."""
+        return await self._request("DELETE", path, allow_redirects=False)
+
     async def close(self) -> None:
         """Close all connections."""
         if self._session:

@@ -22,6 +22,7 @@ from kingdom.court.petitions.decision import (
 )
 from kingdom.court.petitions.granting import ApprovalTerms, grant_petition, with_branches
 from kingdom.court.petitions.records import petitions_of, read_petition, refuse_petition, save_petition
+from kingdom.court.result_memory import stranger_of
 from kingdom.court.streams import petitions_due
 from kingdom.errors import MalformedEvent
 from kingdom.workflow.model.messages.answers import AgentPetitioned
@@ -57,7 +58,9 @@ async def handle_petition(
     ahead = [each for each in await petitions_of(transaction, petition.root) if each.id != petition.id]
     number = max((each.number for each in ahead), default=0) + 1
     days = follow.days if follow else 0.0
-    petition = msgspec.structs.replace(petition, asked_as=request_ids, number=number, follow_days=days)
+    petition = msgspec.structs.replace(
+        petition, asked_as=request_ids, number=number, follow_days=days, stranger=stranger_of(root, policy)
+    )
     decision = _decide(petition, policy, ahead, unused_systems)
     if isinstance(decision, RefusalDecision):
         return await refuse_petition(transaction, petition, record, decision.reason)

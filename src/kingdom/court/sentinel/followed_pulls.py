@@ -1,10 +1,10 @@
 """Poll the followed pull requests on GitHub. A webhook only makes the next poll due now; the poll reads the facts."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 import msgspec
@@ -53,8 +53,14 @@ _COMPLETED, _PENDING = "completed", "pending"
 _log = structlog.get_logger("kingdom.court.sentinel")
 # Returns the current follow policy of a General, or None if it has none.
 FollowPolicies = Callable[[str], FollowPolicy | None]
-# Returns a token that may read the pull requests of a repository.
-PullTokens = Callable[[str], Awaitable[str]]
+
+
+class PullTokens(Protocol):
+    """Provides tokens for polls."""
+
+    async def __call__(self, repo: str, /, *, with_members: bool) -> str:
+        """Return a token that may read the pull requests of a repository, and the members of teams if needed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,7 @@ async def poll_followed_pulls(
         if policy is None:
             continue
         try:
-            token = await tokens(due.followup.repo)
+            token = await tokens(due.followup.repo, with_members=bool(policy.teams))
         except Transient as error:
             found = _Findings([], msgspec.structs.replace(due.state, problem=str(error)))
             _log.warning("pull_request_not_read", pull_request=due.followup.id, reason=str(error))
@@ -247,20 +253,20 @@ async def _review_events(
 ) -> list[ExternalEvent]:
     """Return the events of reviews by permitted people. What others write becomes no event."""
     ours = {login.lower() for login in settings.logins}
-    permissions: dict[str, str] = {}
-    permitted = []
-    for review in reviews:
-        author = review.author
-        if not author or author.lower() in ours:
-            continue
-        if not policy.people and author not in permissions:
-            permissions[author] = await api.permission(author)
-        if is_permitted(policy, author, permissions.get(author, "")):
-            permitted.append(review)
-        else:
-            _log.info("review_of_stranger_ignored", pull_request=followup.id, author=author)
+    authors = {review.author for review in reviews if review.author and review.author.lower() not in ours}
+    permitted_authors = {author for author in authors if await _is_permitted(api, policy, author)}
+    for author in authors - permitted_authors:
+        _log.info("review_of_stranger_ignored", pull_request=followup.id, author=author)
+    permitted = [review for review in reviews if review.author in permitted_authors]
     comments = await api.comments() if permitted else []
     return [review_event(followup, review, comments, now) for review in permitted]
+
+
+async def _is_permitted(api: PullApi, policy: FollowPolicy, author: str) -> bool:
+    """Return whether the reviews of a person can begin a round. GitHub is asked only if the policy depends on it."""
+    permission = "" if policy.people else await api.permission(author)
+    teams = [team for team in policy.teams if await api.is_member(team, author)]
+    return is_permitted(policy, author, permission, teams)
 
 
 async def _read_checks(api: PullApi, followup: Followup, found: _Findings, now: datetime) -> None:

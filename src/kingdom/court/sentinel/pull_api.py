@@ -69,6 +69,13 @@ class PullApi:
         found = reply.body.get("permission") if reply and isinstance(reply.body, dict) else None
         return found if isinstance(found, str) else "none"
 
+    async def is_member(self, team: str, login: str) -> bool:
+        """Return whether a person is a member of a team, whose name is ORGANIZATION/TEAM."""
+        organization, _, name = team.partition("/")
+        url = f"{self._root}/orgs/{organization}/teams/{quote(name, safe='')}/memberships/{quote(login, safe='')}"
+        reply = await send_request(self._session, "GET", url, headers=self._headers, gone_statuses=(_NOT_FOUND,))
+        return reply is not None and isinstance(reply.body, dict) and reply.body.get("state") == "active"
+
     async def check_details(self, failed: Sequence[CheckRun]) -> dict[int, CheckDetails]:
         """Return the annotations and the ends of the logs of failed checks. What cannot be read is left out."""
         bytes_max = LOG_BYTES_MAX // max(1, len(failed))

@@ -139,6 +139,8 @@ _DESCRIPTIONS = {
         " comments: [{path, line, side: RIGHT | LEFT, body}] on lines of the diff},"
         " github.pull_request {title, body, base} for your changes, github.push {message} for further commits to it,"
         " github.reply {thread, body, resolve: true only for a thread that you opened},"
+        " github.label {labels, remove}, github.issue {title, body},"
+        " github.auto_merge {method: MERGE | SQUASH | REBASE} for the pull request of your changes,"
         " jira.comment {body}, jira.transition {to},"
         " slack.message {text, channel}. repo, number, key and channel follow from your task unless you name others."
     ),

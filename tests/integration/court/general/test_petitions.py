@@ -126,6 +126,7 @@ async def test_a_message_about_a_pull_request_is_sent_once_the_pull_request_is_o
         ),
         work("check", SUCCESS),
         petitions=(PetitionRule(kind="github.pull_request"), PetitionRule(kind="slack.message")),
+        result_people=("*",),
     )
     event_id = await court.send_event()
     pull_request = await the_petition(court, "github.pull_request", "granted")

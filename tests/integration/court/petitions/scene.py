@@ -34,9 +34,9 @@ from kingdom.court.envoy.answers import PersonAnswer, SubmissionResult, submit_a
 from kingdom.court.followups.records import FOLLOWUPS
 from kingdom.court.package import FollowPolicy, GeneralPolicy, PetitionRule
 from kingdom.court.petitions.decision import PETITIONS, Petition, PetitionState
-from kingdom.court.petitions.github import GithubPetitions
-from kingdom.court.petitions.github_access import UserToken
-from kingdom.court.petitions.github_api import GithubApi
+from kingdom.court.petitions.github.access import UserToken
+from kingdom.court.petitions.github.api import GithubApi
+from kingdom.court.petitions.github.effect import GithubPetitions
 from kingdom.court.petitions.granting import grant_waiting_petitions
 from kingdom.court.petitions.intake import handle_petition
 from kingdom.court.petitions.jira import JiraApi, JiraPetitions
@@ -72,6 +72,7 @@ TOPOLOGY = Topology(
     [_BRISK if name == _BRISK.name else streams.TOPOLOGY.stream(name) for name in streams.TOPOLOGY.names()]
 )
 ALLOWED = GeneralPolicy(
+    result_people=("*",),
     petitions=tuple(
         PetitionRule(kind=kind, at_most=3)
         for kind in (
@@ -85,7 +86,7 @@ ALLOWED = GeneralPolicy(
             "jira.transition",
             "slack.message",
         )
-    )
+    ),
 )
 RUN = Workflow.copied_from(template(), f"wf-{ROOT}", NOON)
 

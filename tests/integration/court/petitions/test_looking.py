@@ -13,9 +13,9 @@ from aiohttp import web
 from kingdom.bus import Absent, Acked, Attempt, Present, Throttled
 from kingdom.clock import utc_now
 from kingdom.court.petitions.effects import PetitionEffect
-from kingdom.court.petitions.github import GithubPetitions
-from kingdom.court.petitions.github_access import UserToken
-from kingdom.court.petitions.github_api import GithubApi
+from kingdom.court.petitions.github.access import UserToken
+from kingdom.court.petitions.github.api import GithubApi
+from kingdom.court.petitions.github.effect import GithubPetitions
 from kingdom.errors import Transient
 from kingdom.standins.faults import ServerFault
 from kingdom.standins.server import FAULTS, RunningServer, start

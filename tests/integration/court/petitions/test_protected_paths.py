@@ -1,15 +1,19 @@
-"""A commit that changes protected paths is published only after a person has approved exactly this commit."""
+"""A commit of a stranger's run, or on protected paths, is published only after a person has approved exactly it."""
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from kingdom.court.package import GeneralPolicy, PetitionRule
 from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.court.petitions.granting import ApprovalTerms, grant_waiting_petitions
+from kingdom.court.petitions.settlement import settle_petition
 from kingdom.court.questions import QuestionStatus, load_question
 from kingdom.workflow.model.messages import commands
 from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.registry import create_git
-from tests.integration.court.petitions.scene import ALLOWED, REPO, ROOT, Scene
+from tests.integration.court.petitions.scene import ALLOWED, REPO, ROOT, Scene, assignment
 from tests.unit.workflow.model.host import petition as spoken
 from tests.unit.workflow.model.scene import APP, Run, started, template, work
 
@@ -99,7 +103,9 @@ async def test_unprotected_paths_and_an_empty_list_of_protected_paths_need_no_ap
     leave_commit(run, FIRST, "src/fin.py", ".gitignore")
     assert (await ask(scene, run)).state is GRANTED
     leave_commit(run, FIRST, WORKFLOW)
-    open_policy = GeneralPolicy(petitions=(PetitionRule(kind="github.pull_request", at_most=9),), protected_paths=())
+    open_policy = GeneralPolicy(
+        petitions=(PetitionRule(kind="github.pull_request", at_most=9),), protected_paths=(), result_people=("*",)
+    )
     other = await scene.make_petition(
         "github.pull_request", {"title": "Steer"}, policy=open_policy, run=run.workflow, name="p1"
     )
@@ -107,7 +113,7 @@ async def test_unprotected_paths_and_an_empty_list_of_protected_paths_need_no_ap
 
 
 async def test_a_rule_that_requires_approval_asks_a_person_once_the_commit_is_known(scene: Scene, run: Run) -> None:
-    careful = GeneralPolicy(petitions=(PetitionRule(kind="github.pull_request", approval=True),))
+    careful = GeneralPolicy(petitions=(PetitionRule(kind="github.pull_request", approval=True),), result_people=("*",))
     commit = run.workflow.checkpoints[0].commits.pop(run.workflow.work_trees[0].id)
     asked = await ask(scene, run, careful)
     assert (asked.state, asked.awaits_person) == (REQUESTED, False)
@@ -117,3 +123,36 @@ async def test_a_rule_that_requires_approval_asks_a_person_once_the_commit_is_kn
     assert f"head_sha: {FIRST}" in await question(scene, asked)
     await scene.answer(asked, "approve")
     assert (await decide(scene, run, asked, careful)).state is GRANTED
+
+
+@pytest.mark.parametrize("kind", ["github.pull_request", "github.push"])
+@pytest.mark.parametrize(
+    ("event", "actor", "state"),
+    [
+        ({}, "Mallory", REQUESTED),
+        ({}, None, REQUESTED),
+        ({}, "Anna", GRANTED),
+        ({"type": "github.pr.labeled"}, "mallory", GRANTED),
+        ({"type": "github.followup"}, None, GRANTED),
+        ({"event_id": "evt-jira-1"}, "mallory", GRANTED),
+        ({"event_id": "evt-cli-1"}, "mallory", GRANTED),
+    ],
+)
+async def test_a_commit_of_a_run_that_a_stranger_caused_waits_for_a_person(
+    scene: Scene, run: Run, kind: str, event: dict[str, Any], actor: str | None, state: PetitionState
+) -> None:
+    leave_commit(run, FIRST, "src/fin.py")
+    policy = msgspec.structs.replace(ALLOWED, result_people=("anna",))
+    root = assignment(payload={"number": 2, "actor": actor}, **event)
+    opened = await scene.make_petition(
+        "github.pull_request", {"title": "Fly"}, policy=policy, run=run.workflow, root=root, name="p1"
+    )
+    asked = opened
+    if kind == "github.push":
+        async with scene.bus.transaction() as transaction:
+            await settle_petition(transaction, opened.id, PetitionState.PERFORMED, response={"number": 2})
+        asked = await scene.make_petition(kind, {}, policy=policy, run=run.workflow, root=root, name="p1")
+    assert asked.state is state
+    if state is REQUESTED:
+        name = actor or "an unknown person"
+        assert f"because {name} caused this run, who is not in policy.result_people\n" in await question(scene, asked)

@@ -11,7 +11,7 @@ from kingdom.clock import utc_now
 from kingdom.court.documents import ExternalEvent
 from kingdom.court.followups.records import Followup, end_followup, follow_pull_request, load_followup
 from kingdom.court.package import FollowPolicy
-from kingdom.court.petitions.github_access import APP_PERMISSIONS, FOLLOW_PERMISSIONS, AppInstallation, TokenScope
+from kingdom.court.petitions.github.access import APP_PERMISSIONS, FOLLOW_PERMISSIONS, AppInstallation, TokenScope
 from kingdom.court.petitions.http_api import NotAuthorized
 from kingdom.court.sentinel.followed_pulls import PullTokens, poll_followed_pulls
 from kingdom.court.sentinel.receiver import PATH
@@ -66,7 +66,7 @@ class Look:
         return self.now
 
 
-async def user_token(_repo: str) -> str:
+async def user_token(_repo: str, *, with_members: bool) -> str:  # noqa: ARG001 - the same for every look
     return TOKEN
 
 
@@ -129,14 +129,14 @@ async def test_an_app_looks_with_a_token_that_can_only_read_this_repository(
     granted = {name: level for name, level in APP_PERMISSIONS.items() if name != missing}
     settings = GitHubAppSettings(id=APP, key=app_key(), installation=await install(site, permissions=granted))
     access = AppInstallation(site.url, settings)
-    look.tokens = lambda repo: access.token_with(TokenScope.of_permissions(repo, FOLLOW_PERMISSIONS))
+    look.tokens = lambda repo, **_: access.token_with(TokenScope.of_permissions(repo, FOLLOW_PERMISSIONS))
     await submit(site)
     await site.happen("check", number=1, name="unit", conclusion="failure", log="red")
     events = await look()
     if missing:
         assert events == []
         with pytest.raises(NotAuthorized, match=f"{missing}=read"):
-            await look.tokens(REPOSITORY)
+            await look.tokens(REPOSITORY, with_members=False)
     else:
         assert {event.type for event in events} == {"github.pr.review_submitted", "github.checks.completed"}
         async with site.session.get(f"{site.url}/_control/calls") as answer:
@@ -209,8 +209,12 @@ async def test_no_kind_of_review_of_a_stranger_becomes_an_event(
     assert await watch.types() == ["github.pr.review_submitted"]
 
 
-async def test_if_the_policy_names_people_only_their_reviews_become_events(site: Site, look: Look) -> None:
-    look.policy = FollowPolicy(people=("Rita",))
+@pytest.mark.parametrize("people", ["Rita", "acme/backend"])
+async def test_named_people_and_teams_need_no_permission_and_others_get_none(
+    site: Site, look: Look, people: str
+) -> None:
+    await site.people("team", team="acme/backend", members=["rita"])
+    look.policy = FollowPolicy(people=(people,))
     await submit(site, by="anna")
     await submit(site, by="rita")
     [event] = await look()

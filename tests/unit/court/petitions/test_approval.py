@@ -24,6 +24,9 @@ VALUES: dict[str, Any] = {
     "thread": "PRRT_7",
     "resolve": True,
     "message": "The door shuts again.",
+    "method": "SQUASH",
+    "labels": ("ready", "size/S"),
+    "remove": ("needs work",),
     "key": "QP-815",
     "to": "Shipped",
     "channel": "#ops",
@@ -51,8 +54,11 @@ def test_every_field_of_every_kind_is_shown_whole(kind: str) -> None:
     question = approval_question(asked(kind, KINDS[kind](**{name: VALUES[name] for name in names})))
     shown = [line.strip() for line in question.splitlines()]
     for name in names:
-        first, *further = str(VALUES[name]).splitlines()
-        assert f"{name}: {first}" in shown
+        value = VALUES[name]
+        # Each item of a list is on a line of its own.
+        is_list = isinstance(value, tuple)
+        first, *further = ["", *(f'"{each}"' for each in value)] if is_list else str(value).splitlines()
+        assert f"{name}: {first}".strip() in shown
         assert set(further) <= set(shown)
 
 

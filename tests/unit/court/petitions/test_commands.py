@@ -13,6 +13,8 @@ UNSEEN = "\N{ZERO WIDTH SPACE}"
 BOTS = (
     re.compile(r"(?im)^\s*/(approve|lgtm|merge|deploy)\b"),
     re.compile(r"(?i)(?<![a-z0-9])@(dependabot|mergifyio|bors|copilot)"),
+    re.compile(r"(?i)\[(skip ci|ci skip|no ci|skip actions|actions skip|skip-ci|ci-skip|skip netlify)\]"),
+    re.compile(r"(?im)^skip-checks:\s*true|\*\*\*no_ci\*\*\*"),
 )
 COMMANDS = [
     "@dependabot merge",
@@ -31,12 +33,21 @@ COMMANDS = [
     "é@copilot",
     "(@copilot)",
     "\N{ZERO WIDTH NO-BREAK SPACE}/approve",
+    "Fix the typo [skip ci]",
+    "[CI SKIP] Fix the typo",
+    "docs: [no ci] [skip actions] [actions skip]",
+    "[skip-ci] and [ci-skip]",
+    "[skip netlify]",
+    "Fix it.\n\nskip-checks: true",
+    "***NO_CI***",
 ]
 PLAIN = [
     "Write to anna@acme.org, clone git@github.com:acme/shop.git, use actions/checkout@v4.",
     "See https://github.com/acme/shop/pull/7 and src/deploy/merge.py; GET /healthz answers 500.",
     "// a comment\n/* another */\n/",
     "a @ b, 5 @",
+    "[x] done, [ ] skip this, [skip](https://example.com), a[skip], [no](b), [skip the rest of it, please]",
+    "***bold***",
     "",
 ]
 

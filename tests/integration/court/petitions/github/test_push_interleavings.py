@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kingdom.bus.effects.effect import Acked, Attempt, Present, Rejected
-from kingdom.court.petitions.github import GithubPetitions
-from kingdom.court.petitions.github_access import UserToken
-from kingdom.court.petitions.github_api import GithubApi
+from kingdom.court.petitions.github.access import UserToken
+from kingdom.court.petitions.github.api import GithubApi
+from kingdom.court.petitions.github.effect import GithubPetitions
 from kingdom.court.remote_http import HttpReply
 from kingdom.standins.github.application import build_github
 from kingdom.standins.server import STATE_FILE, start

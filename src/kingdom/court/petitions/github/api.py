@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from kingdom.bus.effects.effect import CallResult, Rejected, Throttled, Unknown
-from kingdom.court.petitions.github_access import GithubAccess, TokenScope
+from kingdom.court.petitions.github.access import GithubAccess, TokenScope
 from kingdom.court.petitions.http_api import LONGEST_CALL, REASON_MAX, HttpApi, call_result, require_body
 from kingdom.court.remote_http import PAUSE, HttpReply, bearer, github_headers, next_page, requested_pause
 from kingdom.court.sentinel.untrusted import clean_text

@@ -1,4 +1,4 @@
-"""Perform petitions on GitHub: comments, summaries, reviews, replies, pull requests and pushes."""
+"""Perform petitions on GitHub, one function for each kind."""
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, timedelta
@@ -17,7 +17,10 @@ from kingdom.bus.effects.effect import (
     Unclear,
 )
 from kingdom.court.petitions.bodies import (
+    GithubAutoMerge,
     GithubComment,
+    GithubIssue,
+    GithubLabel,
     GithubPullRequest,
     GithubPush,
     GithubReply,
@@ -27,7 +30,7 @@ from kingdom.court.petitions.bodies import (
     stored_body,
 )
 from kingdom.court.petitions.effects import VISIBLE_AFTER, PetitionEffect, earliest_time, without_forbidden_commands
-from kingdom.court.petitions.github_api import (
+from kingdom.court.petitions.github.api import (
     NAME,
     GithubApi,
     GraphqlFailed,
@@ -35,11 +38,13 @@ from kingdom.court.petitions.github_api import (
     github_result,
     response_of,
 )
-from kingdom.court.petitions.github_branches import find_push, push_commits
-from kingdom.court.petitions.github_marks import SUMMARY_MARK, is_by, is_marked, is_summary, marked
-from kingdom.court.petitions.github_threads import find_reply, send_reply
+from kingdom.court.petitions.github.auto_merge import find_auto_merge, switch_on_auto_merge
+from kingdom.court.petitions.github.labels import change_labels, find_labels
+from kingdom.court.petitions.github.marks import SUMMARY_MARK, is_by, is_marked, is_summary, marked
+from kingdom.court.petitions.github.pushes import find_push, push_commits
+from kingdom.court.petitions.github.replies import find_reply, send_reply
+from kingdom.court.petitions.github.review_lines import diff_lines, split_comments, text_with_comments
 from kingdom.court.petitions.http_api import require_body
-from kingdom.court.petitions.review_lines import diff_lines, split_comments, text_with_comments
 from kingdom.court.remote_http import HttpReply
 
 _NOT_FOUND, _INVALID = 404, 422
@@ -77,6 +82,12 @@ class GithubPetitions(PetitionEffect):
                 return await send_reply(self._github, self._our_logins, stored_body(GithubReply, document), attempt)
             case "github.push":
                 return await push_commits(self._github, stored_body(GithubPush, document))
+            case "github.auto_merge":
+                return await switch_on_auto_merge(self._github, stored_body(GithubAutoMerge, document))
+            case "github.label":
+                return await change_labels(self._github, stored_body(GithubLabel, document))
+            case "github.issue":
+                return await self._open_issue(stored_body(GithubIssue, document), attempt)
             case kind:
                 return Rejected(f"this version cannot perform {kind}")
 
@@ -98,6 +109,13 @@ class GithubPetitions(PetitionEffect):
                 return await find_reply(self._github, self._our_logins, stored_body(GithubReply, document), attempt)
             case "github.push":
                 return await find_push(self._github, stored_body(GithubPush, document))
+            case "github.auto_merge":
+                return await find_auto_merge(self._github, stored_body(GithubAutoMerge, document))
+            case "github.label":
+                return await find_labels(self._github, stored_body(GithubLabel, document))
+            case "github.issue":
+                path = f"/repos/{stored_body(GithubIssue, document).repo}/issues"
+                return await self._find_marked(attempt, path, state="all", since=f"{since:%Y-%m-%dT%H:%M:%SZ}")
             case kind:
                 return Unclear(f"this version cannot search for {kind}")
 
@@ -106,6 +124,11 @@ class GithubPetitions(PetitionEffect):
             if is_marked(item.get("body"), attempt):
                 return Present(response_of(item))
         return Absent()
+
+    async def _open_issue(self, issue: GithubIssue, attempt: Attempt) -> CallResult:
+        title = without_forbidden_commands(issue.title, attempt)
+        request_body = {"title": title, "body": marked(issue.body, attempt)}
+        return github_result(await self._api.send(f"/repos/{issue.repo}/issues", request_body))
 
     async def _write_summary(self, summary: GithubSummary, attempt: Attempt) -> CallResult:
         """Edit our summary, or write it if there is none yet."""

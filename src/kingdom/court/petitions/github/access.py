@@ -27,6 +27,8 @@ FOLLOW_PERMISSIONS: Mapping[str, str] = {
     "pull_requests": "read",
     "statuses": "read",
 }
+# What a look also needs if the people of `follow` include teams.
+MEMBER_PERMISSIONS: Mapping[str, str] = {"members": "read"}
 # What an installation must grant, so that every petition can be performed and its result can be found, and that pull
 # requests can be followed.
 APP_PERMISSIONS: Mapping[str, str] = {

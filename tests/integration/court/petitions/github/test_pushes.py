@@ -1,65 +1,18 @@
 """A push moves the branch of our pull request forward, once, and never over a commit of another person."""
 
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kingdom.court.petitions.decision import Petition, PetitionState
-from kingdom.standins.server import STATE_FILE
-from kingdom.workflow.model.messages import commands
-from kingdom.workflow.model.resources.git import Git
-from kingdom.workflow.registry import create_git
+from tests.integration.court.petitions.github.own_pull_request import NUMBER, branch, commit, commits_become
 from tests.integration.court.petitions.scene import REPO, Scene
 from tests.integration.standins.bare_git import BareGit
-from tests.unit.workflow.model.host import petition as spoken
-from tests.unit.workflow.model.scene import APP, Run, started, template, work
+from tests.unit.workflow.model.scene import Run
 
 PERFORMED, FAILED, REFUSED = PetitionState.PERFORMED, PetitionState.FAILED, PetitionState.REFUSED
-NUMBER = 2
 UPDATE = "mutation updateRefs"
-
-
-@pytest.fixture
-def git(scene: Scene, tmp_path: Path) -> BareGit:
-    """The git directory of the repository on GitHub."""
-    git = BareGit(tmp_path / "rocket.git")
-    scene.github.application[STATE_FILE].state["repositories"][REPO]["git"] = git.directory
-    return git
-
-
-@pytest.fixture
-async def run(scene: Scene, git: BareGit) -> Run:
-    """A run that opened a pull request, and whose second Work asked for a push and left another commit."""
-    await create_git(
-        scene.bus, Git(id="git-app", name="app", url=f"git@github.com:{REPO}.git", repo=REPO), actor="anna"
-    )
-    run = started(template(work("build"), work("check"), git_refs=(APP,)))
-    run.receive(spoken(run.until(commands.SendQuery), "p1"))
-    run.receive(spoken(run.until(commands.SendQuery, work_index=1), "p2"))
-    # Without a different message, this commit would equal that of the branch `feature` if both have the same time.
-    first = git.commit("", "one\nzwei\n", git.base, message="Repair the fin")
-    commits_become(run, 0, first)
-    asked = await scene.make_petition("github.pull_request", {"title": "Repair the fin"}, run=run.workflow, name="p1")
-    async with scene.performing():
-        opened = await scene.until(asked, PERFORMED)
-    assert opened.response["number"] == NUMBER
-    run.finish()
-    commits_become(run, 1, git.commit("", "one\ndos\n", first))
-    return run
-
-
-def commits_become(run: Run, number: int, commit: str) -> None:
-    run.workflow.checkpoints[number].commits[run.workflow.work_trees[0].id] = commit
-
-
-def commit(run: Run, number: int = 1) -> str:
-    return run.workflow.checkpoints[number].commits[run.workflow.work_trees[0].id]
-
-
-def branch(run: Run) -> str:
-    return run.workflow.work_trees[0].branch
 
 
 async def ask(scene: Scene, run: Run, **more: Any) -> Petition:

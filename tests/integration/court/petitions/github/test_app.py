@@ -10,9 +10,9 @@ import pytest
 from bench.servers import free_port
 from kingdom.bus.effects.effect import Acked, Attempt, CallResult, Rejected, Throttled
 from kingdom.clock import utc_now
-from kingdom.court.petitions.github import GithubPetitions
-from kingdom.court.petitions.github_access import AppInstallation
-from kingdom.court.petitions.github_api import GithubApi
+from kingdom.court.petitions.github.access import AppInstallation
+from kingdom.court.petitions.github.api import GithubApi
+from kingdom.court.petitions.github.effect import GithubPetitions
 from kingdom.court.petitions.http_api import NotAuthorized
 from kingdom.court.sentinel.settings import GitHubAppSettings
 from tests.integration.standins.github import REPOSITORY, Site, standing_in
@@ -65,6 +65,7 @@ async def tokens(site: Site) -> list[Any]:
 
 async def test_each_call_gets_a_token_for_its_repository_and_its_permission_only(site: Site) -> None:
     installation = await install(site)
+    await site.happen("protection", checks=["test"])
     results = await perform(
         site.url,
         app_settings(installation),
@@ -75,8 +76,11 @@ async def test_each_call_gets_a_token_for_its_repository_and_its_permission_only
         ("github.review", {"number": 1, "event": "COMMENT", "body": "Fine."}),
         ("github.pull_request", {"title": "Fix", "head": "fix", "head_sha": HEAD, "base": "main"}),
         ("github.push", {"number": 2, "branch": "fix", "before": HEAD, "head_sha": NEXT}),
+        ("github.auto_merge", {"number": 2, "head_sha": NEXT}),
+        ("github.label", {"number": 1, "labels": ["ready"]}),
+        ("github.issue", {"title": "It wobbles."}),
     )
-    assert [type(result) for result in results] == [Acked] * 7
+    assert [type(result) for result in results] == [Acked] * 10
     assert await tokens(site) == [
         {"issues": "write"},
         {"issues": "read"},
@@ -84,6 +88,8 @@ async def test_each_call_gets_a_token_for_its_repository_and_its_permission_only
         {"contents": "write"},
         {"contents": "read", "pull_requests": "read"},
         {"contents": "read"},
+        {"pull_requests": "read"},
+        {"contents": "write", "pull_requests": "write"},
     ]
     authors = {each["user"]["login"] for each in await site.read(COMMENTS)}
     assert authors == {f"{SLUG}[bot]"}

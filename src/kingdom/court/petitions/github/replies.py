@@ -7,8 +7,8 @@ from typing import Any
 from kingdom.bus.effects.effect import Absent, Acked, Attempt, CallResult, Present, ReconcileResult, Rejected
 from kingdom.court.petitions.bodies import GithubReply
 from kingdom.court.petitions.effects import earliest_time
-from kingdom.court.petitions.github_api import GithubApi, github_result, response_of
-from kingdom.court.petitions.github_marks import is_by, is_marked, marked
+from kingdom.court.petitions.github.api import GithubApi, github_result, response_of
+from kingdom.court.petitions.github.marks import is_by, is_marked, marked
 
 _BOT = "[bot]"
 _FIELDS = """\

@@ -6,7 +6,8 @@ from typing import Any
 
 from kingdom.bus.effects.effect import Absent, Acked, CallResult, Present, ReconcileResult, Rejected
 from kingdom.court.petitions.bodies import GithubPush
-from kingdom.court.petitions.github_api import NAME, GithubApi, GraphqlFailed
+from kingdom.court.petitions.github.api import NAME, GithubApi, GraphqlFailed
+from kingdom.court.petitions.github.auto_merge import switch_off_auto_merge
 from kingdom.court.petitions.http_api import require_body
 
 _NOT_FOUND = 404
@@ -18,7 +19,9 @@ query($owner: String!, $name: String!, $number: Int!, $ref: String!) {
   repository(owner: $owner, name: $name) {
     id
     ref(qualifiedName: $ref) { target { oid } }
-    pullRequest(number: $number) { url state isCrossRepository headRefName headRefOid }
+    pullRequest(number: $number) {
+      id url state isCrossRepository headRefName headRefOid autoMergeRequest { mergeMethod }
+    }
   }
 }"""
 # REST cannot test which commit the branch has before the update.
@@ -68,6 +71,8 @@ async def push_commits(api: GithubApi, push: GithubPush) -> CallResult:
         if reason := _why_no_push(push, branch.head, relation, since_ours):
             return Rejected(reason)
         try:
+            # A person approved the merge of the commits before this push.
+            await switch_off_auto_merge(api, push.repo, branch.pull)
             await _move(api, push, branch)
         except GraphqlFailed as failure:
             if not isinstance(failure.result, Rejected):
