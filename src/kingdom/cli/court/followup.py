@@ -43,8 +43,8 @@ async def list_(
     Example: kingdom followup list --all
 
     JSON: an array of {id, repo, number, branch, base, general, task_id, workflow_id, head, created_at, ends_at, state,
-    reason, rounds: {REASON: count}, failing: [name], answered: [id], waiting: [id], cost_usd, grants,
-    granted_at_usd, pushed_at, ended_at}.
+    reason, rounds: {REASON: count}, failing: [name], waiting: [id], cost_usd, grants, granted_at_usd, pushed_at,
+    ended_at}.
     """
     states = [state for state in FollowupState if every or state is not FollowupState.ENDED]
     async with call.bus(_APPLICATION, create=False) as bus, bus.transaction() as transaction:

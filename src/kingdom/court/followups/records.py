@@ -47,9 +47,8 @@ class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id
     """A followed pull request. `assignment_id` and `workflow_id` are those of the newest round.
 
     `head` is the last commit that Kingdom pushed. `failing` are the checks that failed before the last round about
-    checks. `answered` are the events that a round was about, and `waiting` the entries of the King's queue for the next
-    round. `cost_usd` is the cost of all rounds, and `granted_at_usd` the part of it that was spent when a person last
-    granted more.
+    checks, and `waiting` the entries of the King's queue for the next round. `cost_usd` is the cost of all rounds, and
+    `granted_at_usd` the part of it that was spent when a person last granted more.
     """
 
     id: str
@@ -67,7 +66,6 @@ class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id
     reason: str = ""
     rounds: dict[RoundReason, int] = {}
     failing: tuple[str, ...] = ()
-    answered: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
     cost_usd: float = 0.0
     # How often a person has granted the rounds and the budget of the policy again.

@@ -21,8 +21,6 @@ SUCCESS, FAILURE = "success", "failure"
 SETTLED = "a later commit or event has settled it"
 _WRITERS = frozenset({"admin", "maintain", "write"})
 _BOT = "[bot]"
-# How many of the newest events a followup remembers as answered.
-_ANSWERED_MAX = 200
 _ENDS = {MERGED: "it was merged", CLOSED: "it was closed without a merge"}
 _SUBJECTS = {
     RoundReason.REVIEW: "reviews",
@@ -75,15 +73,12 @@ def end_reason(event_type: str) -> str:
 
 def reason_of(event: ExternalEvent) -> RoundReason | None:
     """Return the reason of the round that an event can begin, or None."""
-    match event.type:
-        case "github.pr.review_submitted":
-            asks = event.payload.get("state") == CHANGES_REQUESTED or bool(event.payload.get("comments"))
-            return RoundReason.REVIEW if asks else None
-        case "github.checks.completed":
-            return RoundReason.CHECKS if event.payload.get("conclusion") == FAILURE else None
-        case "github.pr.conflict":
-            return RoundReason.CONFLICTS
-    return None
+    if event.type == REVIEW_SUBMITTED:
+        asks = event.payload.get("state") == CHANGES_REQUESTED or bool(event.payload.get("comments"))
+        return RoundReason.REVIEW if asks else None
+    if event.type == CHECKS_COMPLETED:
+        return RoundReason.CHECKS if event.payload.get("conclusion") == FAILURE else None
+    return RoundReason.CONFLICTS if event.type == CONFLICT else None
 
 
 def is_replaced(older: ExternalEvent, newer: ExternalEvent, head: str) -> bool:
@@ -127,7 +122,6 @@ def count_round(followup: Followup, start: StartRound) -> Followup:
         followup,
         rounds={reason: count for reason, count in used.items() if count},
         failing=start.failing if RoundReason.CHECKS in start.reasons else followup.failing,
-        answered=(*followup.answered, *(event.id for event in start.events))[-_ANSWERED_MAX:],
     )
 
 

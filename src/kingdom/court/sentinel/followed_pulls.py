@@ -144,23 +144,20 @@ def hinted_pulls(event: str, document: Mapping[str, Any]) -> tuple[str, tuple[in
 
 
 async def _claim_due(now: datetime, again_at: datetime, transaction: Transaction) -> list[_DueLook]:
-    """Return the looks that are due, and postpone them, so that another Sentinel does not look too."""
-    records = {}
-    for record in await _followed(transaction):
-        followup = read_followup(record)
-        if followup.ends_at <= now:
-            days = (followup.ends_at - followup.created_at) / timedelta(days=1)
-            await end_followup(transaction, record, followup, f"its {days:g} days are over", at=now, actor=ACTOR)
-        else:
-            records[record.id] = record
+    """Return the looks that are due, and postpone them, so that another Sentinel does not look too.
+
+    A followup whose time is over costs no request. The King ends it.
+    """
+    followed = await _followed(transaction)
+    records = {record.id: record for record in followed if read_followup(record).ends_at > now}
     await transaction.read_ahead([(LOOKS.name, each) for each in records])
     due = []
-    for followed, record in records.items():
-        known = await transaction.get(LOOKS.name, followed)
+    for followup_key, record in records.items():
+        known = await transaction.get(LOOKS.name, followup_key)
         if known and known.state == CURRENT and known.due_at and known.due_at > now:
             continue
         look = msgspec.convert(known.doc, PullLook) if known and known.state == CURRENT else PullLook()
-        await _put_look(transaction, followed, known, look, again_at)
+        await _put_look(transaction, followup_key, known, look, again_at)
         due.append(_DueLook(read_followup(record), look))
     async for known in each_record(transaction, RecordQuery(kind=LOOKS.name, state=CURRENT)):
         if known.id not in records:
