@@ -42,7 +42,6 @@ from kingdom.court.king.round_queue import (
     EventsByEntry,
     drop_entry,
     find_hindrance,
-    policy_of,
     queue_again,
     waiting_events,
 )
@@ -67,12 +66,12 @@ async def start_round(
     The transaction that creates the assignment also counts the round, so a crash can do neither of them alone.
     """
     found = await find_followup(transaction, read_entry(record).followup)
-    policy = policy_of(found[1], context) if found else None
+    policy = context.follow_policy(found[1].general) if found else None
     if found is None or found[1].is_over or policy is None:
         await drop_entry(transaction, record, NOT_FOLLOWED)
         return None
     followup_record, followup = found
-    if record.id not in followup.waiting:
+    if record.id not in {entry.id for entry in followup.waiting}:
         await drop_entry(transaction, record, "it waited for an earlier followup of the pull request")
         return None
     if hindrance := await find_hindrance(transaction, followup):
@@ -231,7 +230,7 @@ async def _begin(
         count_round(followup, start),
         assignment_id=assignment.id,
         workflow_id=f"{RUN_PREFIX}{assignment.id}",
-        waiting=tuple(kept),
+        waiting=tuple(entry for entry in followup.waiting if entry.id in kept),
     )
     await save_followup(transaction, begun, followup_record)
     await log_followup(transaction, begun, FollowupMoment.ROUND, actor=KING, reasons=", ".join(start.reasons))

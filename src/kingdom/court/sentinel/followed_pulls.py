@@ -24,6 +24,7 @@ from kingdom.court.followups.records import (
     read_followup,
 )
 from kingdom.court.followups.rules import end_reason, is_permitted
+from kingdom.court.followups.summary import FollowPolicies
 from kingdom.court.package import FollowPolicy
 from kingdom.court.records import CURRENT, ENDED, receive_event
 from kingdom.court.sentinel.pull_api import PullApi, convert_all
@@ -51,8 +52,6 @@ _RECHECK_AFTER = timedelta(seconds=10)
 _FOLLOWED = (FollowupState.OPEN, FollowupState.WAITING)
 _COMPLETED, _PENDING = "completed", "pending"
 _log = structlog.get_logger("kingdom.court.sentinel")
-# Returns how a General follows its pull requests now, or None if it does not.
-FollowPolicies = Callable[[str], FollowPolicy | None]
 # Returns a token that may read the pull requests of a repository.
 LookTokens = Callable[[str], Awaitable[str]]
 

@@ -1,5 +1,6 @@
 """The page of a run: why it waits, its timeline, transcript, changes, effects and cost, and what a person can do."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,10 +12,20 @@ from kingdom.actions.petitions import kept_petition_ids
 from kingdom.actions.runs import explain_state, next_commands
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import read_documents
+from kingdom.court.documents import Assignment
+from kingdom.court.followups.records import followups_of, opened_by_query
+from kingdom.court.followups.summary import (
+    FollowupSummary,
+    describe_followup,
+    describe_rounds,
+    summarize_followup,
+)
 from kingdom.court.general.context import root_id_of
+from kingdom.court.king.context import KingContext
 from kingdom.court.petitions.decision import Petition, irreversible_petitions
 from kingdom.court.petitions.records import petitions_of
 from kingdom.court.questions import QUESTIONS, HumanQuestion, QuestionStatus
+from kingdom.court.records import ASSIGNMENTS
 from kingdom.web.api.court import explain
 from kingdom.web.pages.frame import PageFrame, html_response, open_page
 from kingdom.web.pages.story import story_values
@@ -56,14 +67,17 @@ async def show_run(call: ApiCall) -> web.Response:
     """Show a run."""
     query: RunPageQuery = call.query
     run_id = call.path["id"]
-    async with open_page(call, "/runs") as page:
+    root = root_id_of(run_id)
+    king = await asyncio.to_thread(call.context.king_context)
+    async with open_page(call, "/runs", [opened_by_query(root)]) as page:
         # The question of a General's run has the id of its assignment.
-        keys = [(WORKFLOWS.name, run_id), (QUESTIONS.name, root_id_of(run_id))]
+        keys = [(WORKFLOWS.name, run_id), (QUESTIONS.name, root), (ASSIGNMENTS.name, root)]
         await page.transaction.read_ahead(keys)
         _, workflow = await load_workflow(page.transaction, run_id)
         question = await _open_question(page.transaction, workflow)
-        petitions = await petitions_of(page.transaction, root_id_of(run_id)) if workflow.general else []
-        return _render(page, workflow, question, petitions, query)
+        petitions = await petitions_of(page.transaction, root) if workflow.general else []
+        followups = await _followups(page.transaction, workflow, king)
+        return _render(page, workflow, question, petitions, followups, query)
 
 
 async def show_timeline(call: ApiCall) -> web.Response:
@@ -105,7 +119,16 @@ def _rollback(workflow: Workflow, petitions: Sequence[Petition], checkpoint: Che
 async def _open_question(transaction: Transaction, workflow: Workflow) -> HumanQuestion | None:
     record = await transaction.get(QUESTIONS.name, root_id_of(workflow.id)) if workflow.general else None
     found = next(read_documents([record] if record else [], HumanQuestion), None)
-    return found if found and found.status is QuestionStatus.OPEN else None
+    # A question about a followup is shown with the followup.
+    is_shown = found and found.status is QuestionStatus.OPEN and not found.followup
+    return found if is_shown else None
+
+
+async def _followups(transaction: Transaction, workflow: Workflow, king: KingContext) -> list[FollowupSummary]:
+    record = await transaction.get(ASSIGNMENTS.name, root_id_of(workflow.id)) if workflow.general else None
+    root = next(read_documents([record] if record else [], Assignment), None)
+    found = await followups_of(transaction, root) if root else []
+    return [summarize_followup(each, king.follow_policy) for each in found]
 
 
 def _render(
@@ -113,6 +136,7 @@ def _render(
     workflow: Workflow,
     question: HumanQuestion | None,
     petitions: Sequence[Petition],
+    followups: Sequence[FollowupSummary],
     query: RunPageQuery,
 ) -> web.Response:
     return page.render(
@@ -121,6 +145,9 @@ def _render(
         root=root_id_of(workflow.id),
         why=explain_state(workflow),
         question=question,
+        followups=followups,
+        describe_followup=describe_followup,
+        describe_rounds=describe_rounds,
         approval=next((each for each in petitions if each.awaits_person), None),
         petitions=sorted(petitions, key=lambda each: each.created_at),
         commands=next_commands(workflow),
