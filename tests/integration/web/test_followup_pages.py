@@ -35,7 +35,9 @@ async def test_the_list_shows_the_rounds_the_cost_and_the_open_question(site: Si
 @pytest.mark.parametrize("task", [APPROVED, ROUND], ids=["opened-it", "newest-round"])
 async def test_the_page_of_a_run_shows_the_pull_request_that_it_opened_or_worked_on(site: Site, task: str) -> None:
     await fill_realm(site.bus)
-    page = unescape((await look(site, f"/runs/wf-{task}")).text)
+    address = f"/runs/wf-{task}/followups"
+    assert f'data-load="{address}"' in (await look(site, f"/runs/wf-{task}")).text
+    page = unescape((await look(site, address)).text)
     assert f"<b>{FOLLOWED}</b>: {ASKS}. Rounds: review 5, checks 1, for $1.25." in page
     assert ("The newest round" in page) is (task == APPROVED)
     assert f'href="/inbox#{ROUND}">Answer</a>' in page
@@ -43,7 +45,7 @@ async def test_the_page_of_a_run_shows_the_pull_request_that_it_opened_or_worked
 
 async def test_a_run_without_a_pull_request_shows_none(site: Site) -> None:
     await fill_realm(site.bus)
-    assert FOLLOWED not in (await look(site, "/runs/wf-task-20261118-003")).text
+    assert (await look(site, "/runs/wf-task-20261118-003/followups")).text.strip() == ""
 
 
 async def test_a_program_lists_followups_by_their_state(site: Site) -> None:

@@ -28,7 +28,7 @@ PATHS = (
     RUN,
     "/followups",
     # A run that opened a followed pull request, and a round of it.
-    *("/runs/wf-task-20261118-002", "/runs/wf-task-20261118-004"),
+    *("/runs/wf-task-20261118-002/followups", "/runs/wf-task-20261118-004/followups"),
     *(f"{RUN}?tab={tab}" for tab in ("changes", "reports", "outside", "cost", "story")),
 )
 

@@ -13,15 +13,9 @@ from kingdom.actions.runs import explain_state, next_commands
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import read_documents
 from kingdom.court.documents import Assignment
-from kingdom.court.followups.records import followups_of, opened_by_query
-from kingdom.court.followups.summary import (
-    FollowupSummary,
-    describe_followup,
-    describe_rounds,
-    summarize_followup,
-)
+from kingdom.court.followups.records import followups_of
+from kingdom.court.followups.summary import describe_followup, describe_rounds, summarize_followup
 from kingdom.court.general.context import root_id_of
-from kingdom.court.king.context import KingContext
 from kingdom.court.petitions.decision import Petition, irreversible_petitions
 from kingdom.court.petitions.records import petitions_of
 from kingdom.court.questions import QUESTIONS, HumanQuestion, QuestionStatus
@@ -67,17 +61,14 @@ async def show_run(call: ApiCall) -> web.Response:
     """Show a run."""
     query: RunPageQuery = call.query
     run_id = call.path["id"]
-    root = root_id_of(run_id)
-    king = await asyncio.to_thread(call.context.king_context)
-    async with open_page(call, "/runs", [opened_by_query(root)]) as page:
+    async with open_page(call, "/runs") as page:
         # The question of a General's run has the id of its assignment.
-        keys = [(WORKFLOWS.name, run_id), (QUESTIONS.name, root), (ASSIGNMENTS.name, root)]
+        keys = [(WORKFLOWS.name, run_id), (QUESTIONS.name, root_id_of(run_id))]
         await page.transaction.read_ahead(keys)
         _, workflow = await load_workflow(page.transaction, run_id)
         question = await _open_question(page.transaction, workflow)
-        petitions = await petitions_of(page.transaction, root) if workflow.general else []
-        followups = await _followups(page.transaction, workflow, king)
-        return _render(page, workflow, question, petitions, followups, query)
+        petitions = await petitions_of(page.transaction, root_id_of(run_id)) if workflow.general else []
+        return _render(page, workflow, question, petitions, query)
 
 
 async def show_timeline(call: ApiCall) -> web.Response:
@@ -88,6 +79,24 @@ async def show_timeline(call: ApiCall) -> web.Response:
 async def show_story(call: ApiCall) -> web.Response:
     """Return the story of a run as a part of a page."""
     return html_response("story.html", **story_values(await explain(call), call.context.clock()))
+
+
+async def show_followups(call: ApiCall) -> web.Response:
+    """Return the pull requests that a run opened or worked on as a part of a page."""
+    run_id = call.path["id"]
+    king = await asyncio.to_thread(call.context.king_context)
+    async with call.context.bus.transaction() as transaction:
+        record = await transaction.get(ASSIGNMENTS.name, root_id_of(run_id))
+        root = next(read_documents([record] if record else [], Assignment), None)
+        found = await followups_of(transaction, root) if root else []
+    return html_response(
+        "followups-part.html",
+        run_id=run_id,
+        visitor=call.visitor,
+        followups=[summarize_followup(each, king.follow_policy) for each in found],
+        describe_followup=describe_followup,
+        describe_rounds=describe_rounds,
+    )
 
 
 def resume_points(workflow: Workflow, petitions: Sequence[Petition]) -> list[ResumePoint]:
@@ -124,19 +133,11 @@ async def _open_question(transaction: Transaction, workflow: Workflow) -> HumanQ
     return found if is_shown else None
 
 
-async def _followups(transaction: Transaction, workflow: Workflow, king: KingContext) -> list[FollowupSummary]:
-    record = await transaction.get(ASSIGNMENTS.name, root_id_of(workflow.id)) if workflow.general else None
-    root = next(read_documents([record] if record else [], Assignment), None)
-    found = await followups_of(transaction, root) if root else []
-    return [summarize_followup(each, king.follow_policy) for each in found]
-
-
 def _render(
     page: PageFrame,
     workflow: Workflow,
     question: HumanQuestion | None,
     petitions: Sequence[Petition],
-    followups: Sequence[FollowupSummary],
     query: RunPageQuery,
 ) -> web.Response:
     return page.render(
@@ -145,9 +146,6 @@ def _render(
         root=root_id_of(workflow.id),
         why=explain_state(workflow),
         question=question,
-        followups=followups,
-        describe_followup=describe_followup,
-        describe_rounds=describe_rounds,
         approval=next((each for each in petitions if each.awaits_person), None),
         petitions=sorted(petitions, key=lambda each: each.created_at),
         commands=next_commands(workflow),

@@ -36,6 +36,7 @@ PAGES: tuple[ApiRoute, ...] = (
     _page("/followups", runs.show_followups, FollowupsQuery),
     _page("/runs/{id}", run.show_run, run.RunPageQuery),
     _page("/runs/{id}/timeline", run.show_timeline),
+    _page("/runs/{id}/followups", run.show_followups),
     _page("/runs/{id}/story", run.show_story),
     _page("/runs/{id}/transcript", transcript.show_transcript, TranscriptQuery),
     _page("/runs/{id}/transcript.txt", transcript.download_transcript, TranscriptQuery),
