@@ -73,9 +73,8 @@ async def _photographed(court: DemoCourt) -> str:
 
     application, photographer = declare_application(realm), Photographer()
     async with open_bus(settings.database_url, application.topology, application.kinds) as bus:
-        photographer.app = Top(
-            StoreClient(bus, settings.actor, read_sources), run_views_of(bus, realm.soldiers), every=_EVERY_SECONDS
-        )
+        views = run_views_of(bus, realm.soldiers, read_sources)
+        photographer.app = Top(StoreClient(bus, settings.actor, read_sources), views, every=_EVERY_SECONDS)
         async with photographer.app.run_test(size=_SIZE):
             report = await Scenario(court, photographer, person="anna").run()
     assert report.ok, report.findings

@@ -77,6 +77,17 @@ async def test_a_record_does_not_grow_with_time(scene: Scene) -> None:
     assert (await read(scene.bus))["free"].last_hour == 60
 
 
+async def test_counts_that_nothing_reports_are_dropped_the_oldest_first(scene: Scene) -> None:
+    process = Counting()
+    process.add("line", 5, minutes_ago=2)
+    process.add("free", 6, minutes_ago=2)
+    for minutes_ago in range(20_000, 20_000 - 9_999, -1):
+        process.add("other", 1, minutes_ago=minutes_ago)
+    await process.counts.report(scene.bus)
+    found = await read(scene.bus)
+    assert {stream: each.last_hour for stream, each in found.items()} == {"free": 6}
+
+
 async def test_a_process_reports_the_events_that_its_workers_have_handled(scene: Scene) -> None:
     dispatcher, metrics = Dispatcher(), WorkerMetrics(CollectorRegistry())
 

@@ -22,6 +22,8 @@ MINUTES_SHOWN = 60
 _RATE_MINUTES = 5
 # A record keeps more minutes than a reader gets, because the clocks of hosts differ.
 _MINUTES_KEPT = 120
+# How many counts of a stream and a minute wait for a report. A Worker in another application may never report any.
+_UNREPORTED_MAX = 10_000
 _MINUTE = timedelta(minutes=1)
 
 
@@ -52,8 +54,10 @@ class HandledCounts:
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def add(self, stream: str, count: int) -> None:
-        """Count events that were handled now."""
+        """Count events that were handled now. If too many counts wait for a report, the oldest is dropped."""
         self._counts[stream, _minute_key(self._clock())] += count
+        if len(self._counts) > _UNREPORTED_MAX:
+            del self._counts[next(iter(self._counts))]
 
     async def report(self, bus: Bus) -> None:
         """Add the counts to the records. If that fails, the counts stay for the next report."""

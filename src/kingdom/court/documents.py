@@ -179,6 +179,11 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.cause or self.event_id
 
     @property
+    def followup(self) -> str:
+        """Return the id of the followup that this assignment is a round of, or ""."""
+        return self.subject if self.type == FOLLOWUP else ""
+
+    @property
     def sort_key(self) -> tuple[datetime, bool, str]:
         """Return the sort key of the assignments of one root. The current assignment sorts last."""
         # Ids do not sort by age: as texts, number 1000 of a day sorts before number 101.

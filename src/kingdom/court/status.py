@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -16,13 +15,15 @@ from kingdom.bus.operations import Operations, StreamStats
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record, RecordQuery, read_document, read_documents
 from kingdom.court.chamberlain.budget import TokenStatus, status_of
-from kingdom.court.chamberlain.health import CPU, DISK, MEMORY, HealthLevel, threshold_settings
 from kingdom.court.chamberlain.records import HEALTH
 from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.documents import AssignmentStatus, Priority
+from kingdom.court.followups.records import FOLLOWUPS, Followup, FollowupState
+from kingdom.court.followups.summary import FollowupSummary, summarize_followup
+from kingdom.court.health_summary import HealthSummary, summarize_health
 from kingdom.court.heartbeat import CURRENT_HEARTBEATS, last_heartbeats
 from kingdom.court.king.admission import current_rule, current_slot_limit, missing_general_line
-from kingdom.court.king.admission_rules import AdmissionLevel, AdmissionRule, SlotLimit, health_rule, slot_limit
+from kingdom.court.king.admission_rules import AdmissionRule, SlotLimit
 from kingdom.court.king.assignments import load_current_quota, with_current_limit
 from kingdom.court.king.context import KingContext
 from kingdom.court.king.waiting_queue import (
@@ -47,30 +48,16 @@ from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.records import HOSTS, WORKFLOWS
 
 COUNT_MAX = 1000
-UNKNOWN = "unknown"
 OPEN_QUESTIONS = RecordQuery(kind=QUESTIONS.name, state=QuestionStatus.OPEN, limit=COUNT_MAX)
 _QUOTAS = RecordQuery(kind=QUOTAS.name, limit=COUNT_MAX)
 _HOSTS = RecordQuery(kind=HOSTS.name, limit=COUNT_MAX)
 _WAITING = RecordQuery(kind=WAITING_ENTRIES.name, state=WAITING, limit=COUNT_MAX)
+# The pull requests whose followup asks a person come first.
+_FOLLOWED = tuple(
+    RecordQuery(kind=FOLLOWUPS.name, state=state, limit=COUNT_MAX)
+    for state in (FollowupState.WAITING, FollowupState.OPEN)
+)
 _OPEN = (AssignmentStatus.PENDING, AssignmentStatus.IN_PROGRESS, AssignmentStatus.NEEDS_HUMAN)
-# What an admission level means for new work.
-_HELD_BACK = {
-    AdmissionLevel.HIGH: "only work that is urgent or has waited for hours starts",
-    AdmissionLevel.NOTHING: "nothing new starts",
-}
-
-
-class HealthSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The current health level, its reason, and the age of the reading.
-
-    `stops_work` says whether no new work starts, and `effect` describes what the health holds back, or is "".
-    """
-
-    level: str
-    reason: str
-    age_seconds: float | None = None
-    stops_work: bool = False
-    effect: str = ""
 
 
 class RoleSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +136,7 @@ class CourtStatus(msgspec.Struct, frozen=True, kw_only=True):
     paused: dict[str, str]
     hosts: tuple[HostSummary, ...]
     parked: tuple[ParkedRun, ...] = ()
+    followups: tuple[FollowupSummary, ...] = ()
     troubles: tuple[Trouble, ...] = ()
 
 
@@ -185,7 +173,7 @@ async def build_status(
     _, money = await load_current_quota(transaction, MONEY, now, king)
     status = CourtStatus(
         at=now,
-        health=await _health(transaction, now, king),
+        health=await summarize_health(transaction, now, king),
         roles=_roles(await last_heartbeats(transaction, sources.store), now, sources),
         money=summarize_money(money, sources.settings),
         slots=await _slots(transaction, now, king),
@@ -197,58 +185,15 @@ async def build_status(
         paused={row.stream: row.paused for row in streams if row.paused},
         hosts=tuple(map(_host, await transaction.find(_HOSTS))),
         parked=await _parked(transaction, now),
+        followups=await _followups(transaction, king),
     )
     return msgspec.structs.replace(status, troubles=tuple(_find_troubles(status, sources)))
 
 
 def status_queries(now: datetime) -> list[RecordQuery]:
     """Return the queries whose results a status needs."""
-    fixed = (_QUOTAS, _WAITING, _HOSTS, OPEN_QUESTIONS, CURRENT_HEARTBEATS)
+    fixed = (_QUOTAS, _WAITING, _HOSTS, OPEN_QUESTIONS, CURRENT_HEARTBEATS, *_FOLLOWED)
     return [*fixed, _parked_runs(now), *map(_assignments, _OPEN)]
-
-
-async def _health(transaction: Transaction, now: datetime, king: KingContext) -> HealthSummary:
-    record = await transaction.get(HEALTH.name, CURRENT)
-    if record is None:
-        return HealthSummary(level=UNKNOWN, reason="the Chamberlain has not measured it yet")
-    rule = health_rule(record.doc, now, king.settings)
-    try:
-        at = msgspec.convert(record.doc.get("at"), datetime)
-        age = (now - at).total_seconds()
-    except (msgspec.ValidationError, TypeError):
-        age = None
-    if age is None or age > king.settings.health_stale_seconds:
-        effect = _HELD_BACK[AdmissionLevel.NOTHING]
-        return HealthSummary(
-            level=HealthLevel.ORANGE, reason=rule.reason, age_seconds=age, stops_work=True, effect=effect
-        )
-    return HealthSummary(
-        level=str(record.doc["level"]),
-        reason=str(record.doc.get("reason", "")),
-        age_seconds=age,
-        stops_work=rule.level is AdmissionLevel.NOTHING,
-        effect=_effect(record.doc, rule, slot_limit(record.doc, king.settings)),
-    )
-
-
-def _effect(reading: Mapping[str, Any], rule: AdmissionRule, limit: SlotLimit) -> str:
-    """Return what a health reading holds back and which settings decide it, or ""."""
-    level, reason = str(reading["level"]), str(reading.get("reason", ""))
-    effects = []
-    if rule.level in _HELD_BACK:
-        stop_level, stop_reason = str(reading.get("stop_level") or level), str(reading.get("stop_reason") or reason)
-        because = "" if stop_reason == reason else f" because of {stop_reason}"
-        effects.append(f"{_HELD_BACK[rule.level]}{because}{_setting_hint(stop_level, stop_reason)}")
-    if limit.reason:
-        effects.append(f"{limit.limit_text}{_setting_hint(level, reason) if reason.startswith(CPU) else ''}")
-    return ", and ".join(effects)
-
-
-def _setting_hint(level: str, reason: str) -> str:
-    """Return the end of a sentence that names the setting of the threshold, or "" if no threshold is the reason."""
-    resource = reason.partition(":")[0]
-    setting = f"chamberlain.health.{'disk_' if resource == DISK else ''}{threshold_settings(level)}"
-    return f" (see {setting} in kingdom.yaml)" if resource in (CPU, MEMORY, DISK) else ""
 
 
 def _roles(heartbeats: Mapping[str, datetime], now: datetime, sources: StatusSources) -> tuple[RoleSummary, ...]:
@@ -336,6 +281,11 @@ async def _parked(transaction: Transaction, now: datetime) -> tuple[ParkedRun, .
         ParkedRun(workflow=each.id, until=each.parked_until, reason=each.reason) for each in found if each.parked_until
     ]
     return tuple(sorted(parked, key=lambda each: each.until))
+
+
+async def _followups(transaction: Transaction, king: KingContext) -> tuple[FollowupSummary, ...]:
+    records = [record for query in _FOLLOWED for record in await transaction.find(query)]
+    return tuple(summarize_followup(each, king.follow_policy) for each in read_documents(records, Followup))
 
 
 def _host(record: Record) -> HostSummary:

@@ -1,4 +1,4 @@
-"""The main screen: health, queues, today's cost, and one of four panes."""
+"""The main screen: health, queues, today's cost, and one of five panes."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -345,6 +345,7 @@ _EMPTY = {
     Pane.QUEUES: "Every queue is empty.",
     Pane.INBOX: "No question is open.",
     Pane.HEALTH: "No role has reported yet.",
+    Pane.FOLLOWUPS: "No pull request is followed.",
 }
 
 

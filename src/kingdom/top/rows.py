@@ -8,6 +8,7 @@ from enum import StrEnum
 from kingdom.bus.operations import COUNT_LIMIT
 from kingdom.court.chamberlain.budget import TokenStatus
 from kingdom.court.chamberlain.health import HealthLevel, describe_reason
+from kingdom.court.followups.summary import describe_followup, describe_rounds
 from kingdom.court.questions import HumanQuestion
 from kingdom.court.status import COUNT_MAX, CourtStatus, count_noun, count_text
 from kingdom.text import plain
@@ -46,6 +47,7 @@ class Pane(StrEnum):
     QUEUES = "queues"
     INBOX = "inbox"
     HEALTH = "health"
+    FOLLOWUPS = "followups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,14 @@ COLUMNS: Mapping[Pane, tuple[Column, ...]] = {
         Column("choices", weight=1),
     ),
     Pane.HEALTH: (Column("what", 22), Column("state", 14), Column("more", weight=1)),
+    Pane.FOLLOWUPS: (
+        Column("pull request", 20),
+        Column("state", 7),
+        Column("rounds", weight=2),
+        Column("cost", 6),
+        Column("until", 5),
+        Column("why", weight=3),
+    ),
 }
 _COLUMN_WIDTH_MIN = 6
 # Texts are cut to this many characters, more than a line shows. This keeps a refresh of a thousand rows fast.
@@ -310,11 +320,33 @@ def _health(snapshot: TopSnapshot) -> Iterator[PaneRow]:
         )
 
 
+def _followups(snapshot: TopSnapshot) -> Iterator[PaneRow]:
+    now, asks = snapshot.status.at, {ask.followup: ask for ask in snapshot.asks}
+    for followup in snapshot.status.followups:
+        rounds, why = describe_rounds(followup), shorten(describe_followup(followup))
+        yield PaneRow(
+            key=followup.id,
+            run=followup.workflow_id,
+            explain_id=followup.task_id,
+            ask=asks.get(followup.id),
+            full_text=f"{followup.general} follows {shorten(followup.id)} ({rounds}): {why}",
+            cells=(
+                Cell(shorten(followup.id)),
+                Cell(followup.state, ATTENTION if followup.question else GOOD),
+                Cell(rounds),
+                Cell(f"${followup.cost_usd:.2f}"),
+                Cell(_age(followup.ends_at, now)),
+                Cell(why, ATTENTION if followup.question else ""),
+            ),
+        )
+
+
 _ROWS: Mapping[Pane, Callable[[TopSnapshot], Iterator[PaneRow]]] = {
     Pane.RUNS: _runs,
     Pane.QUEUES: _queues,
     Pane.INBOX: _inbox,
     Pane.HEALTH: _health,
+    Pane.FOLLOWUPS: _followups,
 }
 
 

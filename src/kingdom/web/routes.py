@@ -6,10 +6,12 @@ from kingdom.access.credentials import Credential
 from kingdom.access.rights import Right
 from kingdom.court.documents import Assignment, ExternalEvent
 from kingdom.court.explain.timeline import Timeline
+from kingdom.court.followups.summary import FollowupSummary
+from kingdom.court.health_summary import HealthSummary
 from kingdom.court.king.simulation import RoutingSimulation
 from kingdom.court.king.why import EventExplanation
 from kingdom.court.package import Package
-from kingdom.court.status import CourtStatus, HealthSummary
+from kingdom.court.status import CourtStatus
 from kingdom.soldiers.host.run_diffs import TreeDiff
 from kingdom.views.bus import (
     ExplainedSituation,
@@ -91,6 +93,7 @@ LOOKING: tuple[ApiRoute, ...] = (
     _get(f"{API}/explain/{{id}}", _LOOK, court.explain, Timeline),
     _get(f"{API}/assignments", _LOOK, court.list_assignments, Page[Assignment], court.AssignmentsQuery),
     _get(f"{API}/assignments/{{id}}", _LOOK, court.show_assignment, Assignment),
+    _get(f"{API}/followups", _LOOK, court.list_followups, Page[FollowupSummary], court.FollowupsQuery),
     _get(f"{API}/questions", _LOOK, people.list_questions, Page[OpenQuestion], PageQuery),
     _get(f"{API}/petitions", _LOOK, people.list_petitions, Page[ListedPetition], people.PetitionsQuery),
     _get(f"{API}/petitions/{{id}}", _LOOK, people.show_petition, PetitionDetails),

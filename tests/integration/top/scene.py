@@ -123,7 +123,7 @@ async def opened_top(
     application = declare_application(realm)
     async with backend.open(application.topology, application.kinds) as bus:
         app = TopWithLastingNotifications(
-            StoreClient(bus, ANNA, read_sources), run_views_of(bus, realm.soldiers), every=_EVERY_SECONDS
+            StoreClient(bus, ANNA, read_sources), run_views_of(bus, realm.soldiers, read_sources), every=_EVERY_SECONDS
         )
         async with app.run_test(size=size, notifications=True) as pilot:
             yield TopUser(app, pilot, bus)

@@ -5,7 +5,8 @@ from typing import Any
 
 from kingdom.bus import Bus, Record, Transaction
 from kingdom.clock import utc_now
-from kingdom.court.documents import Assignment, AssignmentStatus, Priority
+from kingdom.court.documents import FOLLOWUP, Assignment, AssignmentStatus, Priority
+from kingdom.court.followups.records import Followup, FollowupState, RoundEntry, RoundReason, save_followup
 from kingdom.court.petitions.approval import approval_question
 from kingdom.court.petitions.decision import Petition
 from kingdom.court.petitions.records import save_petition
@@ -28,6 +29,8 @@ works:
 """
 TITLE = "SHOP-1 · Write the currency next to each price"
 ASKED, APPROVED = "task-20261118-001", "task-20261118-002"
+# A followed pull request that APPROVED opened, and its newest round.
+FOLLOWED, ROUND = "acme/shop#7", "task-20261118-004"
 PETITION = f"{APPROVED}-3f9a01bc3f9a01bc3f9a01bc3f9a01bc"
 RUNS = {
     "wf-task-20261118-001": (WorkflowStatus.AWAITING, "gen-ticket", ""),
@@ -100,5 +103,43 @@ async def fill_realm(
             created_at=now,
             body=body or {"title": title, "head": "kingdom/wf-2/shop", "base": "main", "body": "Adds the currency."},
         )
+        await _store_followup(transaction, now, text or "all 5 rounds about reviews are used")
         await save_petition(transaction, petition, None)
         await save_question(transaction, approval(PETITION, approval_question(petition), general="gen-ticket"))
+
+
+async def _store_followup(transaction: Transaction, now: datetime, reason: str) -> None:
+    """Store a followup that asks a person for `reason`, and the assignment of its newest round."""
+    newest = Assignment(
+        id=ROUND,
+        event_id="evt-1",
+        target_general="gen-ticket",
+        type=FOLLOWUP,
+        payload={},
+        priority=Priority.NORMAL,
+        created_at=now,
+        status=AssignmentStatus.COMPLETED,
+        repo="acme/shop",
+        subject=FOLLOWED,
+    )
+    await save(transaction, newest)
+    followup = Followup(
+        id=FOLLOWED,
+        repo="acme/shop",
+        number=7,
+        branch="kingdom/wf-2/shop",
+        base="main",
+        general="gen-ticket",
+        assignment_id=ROUND,
+        workflow_id=f"wf-{ROUND}",
+        head="a" * 40,
+        created_at=now,
+        ends_at=now + timedelta(days=14),
+        state=FollowupState.WAITING,
+        reason=reason,
+        rounds={RoundReason.REVIEW: 5, RoundReason.CHECKS: 1},
+        waiting=(RoundEntry(id="wait-1", reason=RoundReason.REVIEW),),
+        cost_usd=1.25,
+        opened_by=APPROVED,
+    )
+    await save_followup(transaction, followup, None)

@@ -26,6 +26,9 @@ PATHS = (
     "/runs?limit=200",
     "/runs?status=RUNNING&status=PAUSED&status=AWAITING&status=FAILED&general=gen-pr",
     RUN,
+    "/followups",
+    # A run that opened a followed pull request, and a round of it.
+    *("/runs/wf-task-20261118-002/followups", "/runs/wf-task-20261118-004/followups"),
     *(f"{RUN}?tab={tab}" for tab in ("changes", "reports", "outside", "cost", "story")),
 )
 

@@ -21,7 +21,7 @@ from tests.web.payloads import PAYLOADS
 
 WIRE_BYTES_MAX = 100_000
 BROWSER = {"Accept": "text/html,*/*"}
-LISTS = ("/", "/inbox", "/runs")
+LISTS = ("/", "/inbox", "/runs", "/followups")
 RUNNING, WAITING, FAILED = (f"/runs/wf-task-20261118-00{number}" for number in (2, 1, 5))
 TABS = ("transcript", "changes", "reports", "outside", "cost", "story")
 

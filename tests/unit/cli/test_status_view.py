@@ -1,13 +1,19 @@
 """The status of the court, as people read it."""
 
+import io
 from datetime import UTC, datetime
 
 import msgspec
 import pytest
+from rich.console import Console
 
-from kingdom.cli.court.status_view import facts
+from kingdom.cli.court.status_view import facts, status_view
 from kingdom.court.chamberlain.budget import TokenStatus
-from kingdom.court.status import CourtStatus, HealthSummary, MoneySummary, ParkedRun, WaitingSummary
+from kingdom.court.followups.summary import summarize_followup
+from kingdom.court.health_summary import HealthSummary
+from kingdom.court.package import FollowPolicy
+from kingdom.court.status import CourtStatus, MoneySummary, ParkedRun, WaitingSummary
+from tests.unit.court.followups.test_rules import FOLLOWUP
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
@@ -52,3 +58,14 @@ def test_a_health_level_is_shown_with_its_effect_on_new_work(level: str, effect:
     health = HealthSummary(level=level, reason="cpu_percent: 85", age_seconds=5, effect=effect)
     first = next(facts(msgspec.structs.replace(a_court_status(), health=health)))
     assert first.plain == f"health       {level} (processors at 85 %), read 5.0 s ago{reported}"
+
+
+def test_the_first_followed_pull_requests_are_shown_and_the_others_are_counted() -> None:
+    followups = [msgspec.structs.replace(FOLLOWUP, id=f"acme/shop#{number}") for number in range(100, 112)]
+    summaries = tuple(summarize_followup(each, lambda _: FollowPolicy()) for each in followups)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(status_view(msgspec.structs.replace(a_court_status(), followups=summaries)))
+    shown = console.export_text()
+    assert "review 0 of 5, checks 0 of 3, conflicts 0 of 2" in shown
+    assert ("acme/shop#109" in shown, "acme/shop#110" in shown) == (True, False)
+    assert "2 more: kingdom followup list" in shown

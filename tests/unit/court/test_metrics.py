@@ -10,11 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kingdom.bus.maintenance import serving_metrics
 from kingdom.court.chamberlain.budget import TokenStatus
+from kingdom.court.health_summary import HealthSummary
 from kingdom.court.metrics import CourtMetrics
 from kingdom.court.status import (
-    UNKNOWN,
     CourtStatus,
-    HealthSummary,
     HostSummary,
     MoneySummary,
     ParkedRun,
@@ -94,6 +93,6 @@ def test_an_unmeasured_value_is_not_shown_as_healthy() -> None:
 
     assert isnan(value("health"))
     assert isnan(value("troubles"))
-    court.show(msgspec.structs.replace(BUSY, health=HealthSummary(level=UNKNOWN, reason="not measured yet")))
+    court.show(msgspec.structs.replace(BUSY, health=HealthSummary(level="unknown", reason="not measured yet")))
     assert isnan(value("health"))
     assert value("troubles") == 1

@@ -9,10 +9,13 @@ import pytest
 
 from kingdom.bus.operations import StreamStats
 from kingdom.court.chamberlain.budget import TokenStatus
+from kingdom.court.followups.records import FollowupState
+from kingdom.court.followups.summary import summarize_followup
+from kingdom.court.health_summary import HealthSummary
+from kingdom.court.package import FollowPolicy
 from kingdom.court.questions import HumanQuestion
 from kingdom.court.status import (
     CourtStatus,
-    HealthSummary,
     HostSummary,
     MoneySummary,
     RoleSummary,
@@ -39,6 +42,7 @@ from kingdom.workflow.model.resources.host import HostStatus
 from kingdom.workflow.model.run.workflow import RunQuestion, Workflow
 from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.model.steps.operations import Continue, FromBase
+from tests.unit.court.followups.test_rules import FOLLOWUP
 from tests.unit.workflow.model.scene import template
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -77,6 +81,25 @@ def an_ask(**more: Any) -> HumanQuestion:
 
 def texts(rows: Sequence[PaneRow]) -> list[list[str]]:
     return [[cell.text for cell in row.cells] for row in rows]
+
+
+def test_a_followed_pull_request_shows_its_rounds_and_can_be_answered() -> None:
+    policy = FollowPolicy()
+    asks = msgspec.structs.replace(FOLLOWUP, state=FollowupState.WAITING, reason="the last round failed")
+    followups = tuple(summarize_followup(each, lambda _: policy) for each in (asks, FOLLOWUP))
+    asked = an_ask(id=asks.assignment_id, followup=asks.id)
+    snapshot = TopSnapshot(status=a_court_status(followups=followups), asks=[asked])
+    first, second = build_rows(Pane.FOLLOWUPS, snapshot)
+    assert [cell.text for cell in first.cells] == [
+        "acme/shop#7",
+        "waiting",
+        "review 0 of 5, checks 0 of 3, conflicts 0 of 2",
+        "$0.00",
+        "14d",
+        "asks a person: the last round failed",
+    ]
+    assert (first.ask, first.run, first.explain_id) == (asked, FOLLOWUP.workflow_id, FOLLOWUP.assignment_id)
+    assert second.cells[-1].text == "nothing waits"
 
 
 def test_the_head_shows_the_health_its_reason_the_money_and_the_queues() -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from kingdom.actions.status import status_sources_of
 from kingdom.bus.app import Application
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import RecordQuery
@@ -14,6 +15,13 @@ from kingdom.cli.framework.command import CommandCall, Limit, command
 from kingdom.cli.framework.json_result import array, one
 from kingdom.clock import utc_now
 from kingdom.court.followups.records import FOLLOWUPS, Followup, FollowupState, end_followup, load_followup
+from kingdom.court.followups.summary import (
+    FollowPolicies,
+    FollowupSummary,
+    describe_followup,
+    describe_rounds,
+    summarize_followup,
+)
 from kingdom.court.questions import QUESTIONS
 from kingdom.court.sentinel.records import PULL_POLLS
 from kingdom.court.streams import TOPOLOGY
@@ -30,7 +38,7 @@ PullRequest = Annotated[
 ]
 
 
-@command(app, "list", result=array(Followup))
+@command(app, "list", result=array(FollowupSummary))
 async def list_(
     call: CommandCall,
     *,
@@ -38,13 +46,13 @@ async def list_(
     general: Annotated[str, typer.Option(help="Only those of this General.")] = "",
     limit: Limit = 50,
 ) -> None:
-    """List the followed pull requests, the newest last, with the rounds that each has used.
+    """List the followed pull requests, the newest last, with the rounds that each has used and what waits.
 
     Example: kingdom followup list --all
 
-    JSON: an array of {id, repo, number, branch, base, general, task_id, workflow_id, head, created_at, ends_at, state,
-    reason, rounds: {REASON: count}, failing: [name], answered: [id], waiting: [id], cost_usd, grants,
-    granted_at_usd, pushed_at, ended_at}.
+    JSON: an array of {id, repo, number, branch, base, head, general, state, reason, question, rounds: {REASON: {used,
+    allowed}}, waiting: {REASON: count}, failing: [name], cost_usd, budget_usd, task_id, workflow_id, created_at,
+    pushed_at, ends_at, ended_at}; `question` is the id for `kingdom answer`.
     """
     states = [state for state in FollowupState if every or state is not FollowupState.ENDED]
     async with call.bus(_APPLICATION, create=False) as bus, bus.transaction() as transaction:
@@ -54,7 +62,9 @@ async def list_(
             async for record in each_record(transaction, RecordQuery(kind=FOLLOWUPS.name, state=state))
         ]
     found = [each for each in call.readable(records, Followup) if general in ("", each.general)]
-    shown = sorted(found, key=lambda followup: followup.created_at)[-limit:]
+    newest = sorted(found, key=lambda followup: followup.created_at)[-limit:]
+    policies = _policies(call)
+    shown = [summarize_followup(each, policies) for each in newest]
     if call.output.json:
         call.output.document(shown)
     elif shown:
@@ -66,7 +76,7 @@ async def list_(
         )
 
 
-@command(app, "show", result=one(Followup))
+@command(app, "show", result=one(FollowupSummary))
 async def show(call: CommandCall, pull_request: PullRequest) -> None:
     """Show a followed pull request: its branch, its last commit, its rounds and their cost.
 
@@ -77,18 +87,27 @@ async def show(call: CommandCall, pull_request: PullRequest) -> None:
     async with call.bus(_APPLICATION, create=False) as bus, bus.transaction() as transaction:
         _, followup = await load_followup(transaction, pull_request)
         poll = await transaction.get(PULL_POLLS.name, followup.id)
+    summary = summarize_followup(followup, _policies(call))
     if call.output.json:
-        call.output.document(followup)
+        call.output.document(summary)
         return
-    fields = {**msgspec.structs.asdict(followup), "rounds": _rounds(followup), "cost_usd": f"{followup.cost_usd:.2f}"}
-    rows = [(name.replace("_", " "), _text(value)) for name, value in fields.items() if value not in ("", None, ())]
+    texts = {
+        "rounds": describe_rounds(summary),
+        "waiting": describe_followup(summary),
+        "failing": ", ".join(summary.failing),
+        "cost_usd": f"{summary.cost_usd:.2f}",
+    }
+    fields = {**msgspec.structs.asdict(summary), **texts}
+    rows = [(name.replace("_", " "), value) for name, value in fields.items() if value not in ("", None)]
     if poll and (problem := poll.doc.get("problem")):
         rows.append(("last poll", f"a part could not be read: {problem}"))
     call.output.table(("followup", ""), rows)
-    call.output.say(f"The timeline of its newest round: kingdom explain {followup.assignment_id}")
+    if summary.question:
+        call.output.say(f"A person is asked whether to go on: kingdom answer {summary.question} continue")
+    call.output.say(f"The timeline of its newest round: kingdom explain {summary.task_id}")
 
 
-@command(app, "stop", result=one(Followup))
+@command(app, "stop", result=one(FollowupSummary))
 async def stop(
     call: CommandCall,
     pull_request: PullRequest,
@@ -104,7 +123,7 @@ async def stop(
     async with call.bus(_APPLICATION, create=False) as bus:
         stopped = await run_transaction(bus, partial(_stop, pull_request, reason, call.settings.actor))
     if call.output.json:
-        call.output.document(stopped)
+        call.output.document(summarize_followup(stopped, _policies(call)))
         return
     call.output.say(f"{stopped.id} is no longer followed: {stopped.reason}")
 
@@ -114,22 +133,17 @@ async def _stop(pull_request: str, reason: str, actor: str, transaction: Transac
     return await end_followup(transaction, record, followup, reason or f"{actor} stopped it", at=utc_now(), actor=actor)
 
 
-def _row(followup: Followup) -> tuple[object, ...]:
+def _row(followup: FollowupSummary) -> tuple[object, ...]:
     return (
         followup.id,
         followup.general,
         followup.state,
-        _rounds(followup),
+        describe_rounds(followup) or None,
         f"{followup.cost_usd:.2f}",
         followup.ended_at or followup.ends_at,
-        followup.reason or None,
+        describe_followup(followup),
     )
 
 
-def _rounds(followup: Followup) -> str | None:
-    """Return how many rounds were used for each reason, such as `review 1, checks 2`."""
-    return ", ".join(f"{reason} {count}" for reason, count in followup.rounds.items() if count) or None
-
-
-def _text(value: object) -> object:
-    return "\n".join(value) if isinstance(value, tuple) else value
+def _policies(call: CommandCall) -> FollowPolicies:
+    return status_sources_of(call.settings, call.realm).king.follow_policy

@@ -29,8 +29,9 @@ async def status(call: CommandCall, *, repeat: Watch = False) -> int | None:
     JSON: {at, health: {level, reason, age_seconds, stops_work, effect}, roles: [{role, silent_seconds, is_well}],
     money: {spent, set_aside, limit, status}, slots: [{scope, held, limit}], undecided, waiting: {count, by_priority,
     by_reason, absent}, assignments: {pending, in_progress, needs_human}, open_asks, dead_letters: {stream: count},
-    paused: {stream: reason}, hosts: [{name, status, slots, busy}], parked: [{workflow, until, reason}], troubles:
-    [{what, command}]}; counts stop at 1000; with --watch one document per line whenever something changes.
+    paused: {stream: reason}, hosts: [{name, status, slots, busy}], parked: [{workflow, until, reason}],
+    followups: [the fields of `followup list`], troubles: [{what, command}]}; counts stop at 1000; with --watch one
+    document per line whenever something changes.
     """
     async with call.bus(COURT, create=False) as bus:
         now = partial(read_current_status, bus, call.settings, call.realm)

@@ -9,6 +9,7 @@ from kingdom.cli.framework.output import table
 from kingdom.court.chamberlain.budget import TokenStatus
 from kingdom.court.chamberlain.health import HealthLevel, describe_reason
 from kingdom.court.documents import AssignmentStatus
+from kingdom.court.followups.summary import describe_followup, describe_rounds
 from kingdom.court.status import CourtStatus, count_noun, count_text
 from kingdom.text import format_duration, printable
 
@@ -25,10 +26,12 @@ _STAGES: Mapping[str, str] = {
     AssignmentStatus.IN_PROGRESS: "in progress",
     AssignmentStatus.NEEDS_HUMAN: "waiting for a person",
 }
+# How many followed pull requests are shown. `kingdom followup list` shows all.
+_FOLLOWUPS_SHOWN = 10
 
 
 def status_view(court_status: CourtStatus) -> RenderableType:
-    """Return the facts, the roles, the machines, and what needs a person.
+    """Return the facts, the roles, the machines, the followed pull requests, and what needs a person.
 
     Roles that never ran are only mentioned under what needs a person.
     """
@@ -43,6 +46,7 @@ def status_view(court_status: CourtStatus) -> RenderableType:
         Text(),
         *([table(("role", "last sign of life"), roles)] if roles else []),
         *([table(("machine", "status", "agents"), hosts)] if hosts else []),
+        *_followups(court_status),
         *troubles(court_status),
     )
 
@@ -64,6 +68,20 @@ def facts(court_status: CourtStatus) -> Iterator[Text]:
     yield _fact("assignments", "", ", ".join([*going_on, count_noun(court_status.open_asks, "open question")]))
     for parked in court_status.parked:
         yield _fact("parked", "", f"{parked.workflow}: {parked.reason}")
+
+
+def _followups(court_status: CourtStatus) -> Iterator[RenderableType]:
+    """Yield a table of the first followed pull requests, and how many more there are."""
+    followups = court_status.followups
+    columns = ("pull request", "general", "state", "rounds", "why")
+    rows = [
+        (each.id, each.general, each.state, describe_rounds(each), describe_followup(each))
+        for each in followups[:_FOLLOWUPS_SHOWN]
+    ]
+    if rows:
+        yield table(columns, rows)
+    if hidden := len(followups) - len(rows):
+        yield Text(f"{hidden} more: kingdom followup list")
 
 
 def troubles(court_status: CourtStatus) -> Iterator[Text]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from kingdom.actions.status import status_sources_of
 from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus
 from kingdom.cli.court.declarations import COURT
@@ -17,6 +18,7 @@ from kingdom.clock import utc_now
 from kingdom.court.explain.timeline import Timeline
 from kingdom.court.explain.timeline_builder import build_timeline
 from kingdom.court.explain.timeline_data import gather_data
+from kingdom.court.followups.summary import FollowPolicies
 from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.errors import Ambiguous, Misconfigured, NotFound
 
@@ -49,11 +51,13 @@ async def explain(
 
     JSON: {about, event: {id, type, source, repo, subject, priority, created_at, status, outcome, reason}, status,
     begun_at, ended_at, seconds, cost_usd, crashes, retries, strands: [{id, general, rule, priority, resumed_as,
-    workflow_id, status, reason, summary, waited_seconds, begun_at, ended_at, cost_usd, works, questions, outputs}],
-    moments: [{at, kind, who, what, why, strand, work_id, seconds, cost_usd}], missing}; docs/explain.md has all of it.
+    workflow_id, status, reason, summary, waited_seconds, begun_at, ended_at, cost_usd, works, questions, outputs,
+    followups}], moments: [{at, kind, who, what, why, strand, work_id, seconds, cost_usd}], missing}; docs/explain.md
+    has all of it.
     """
     async with call.bus(COURT, create=False) as bus:
-        timeline = await timeline_of(bus, about)
+        sources = await asyncio.to_thread(status_sources_of, call.settings, call.realm)
+        timeline = await timeline_of(bus, about, sources.king.follow_policy)
     if html:
         # Imported on use, since the templates load slowly.
         from kingdom.web.pages.story import page
@@ -67,16 +71,16 @@ async def explain(
         call.output.console.print(explain_view(timeline, utc_now()))
 
 
-async def timeline_of(bus: Bus, about: str) -> Timeline:
+async def timeline_of(bus: Bus, about: str, policies: FollowPolicies) -> Timeline:
     """Return the timeline of an assignment, event or run, given its id or a part of it."""
     operations = operations_of(bus)
     try:
-        return build_timeline(await gather_data(bus, operations, about))
+        return build_timeline(await gather_data(bus, operations, about, policies))
     except NotFound:
         resolved = await _resolve(bus, about)
         if resolved == about:
             raise
-    return build_timeline(await gather_data(bus, operations, resolved))
+    return build_timeline(await gather_data(bus, operations, resolved, policies))
 
 
 async def _resolve(bus: Bus, about: str) -> str:

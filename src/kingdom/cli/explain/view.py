@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kingdom.cli.framework.output import table
 from kingdom.court.explain.timeline import MomentKind, Strand, Timeline
-from kingdom.court.explain.wording import headline, money, offset, outcome, result_of
+from kingdom.court.explain.wording import headline, money, offset, outcome, result_of, state_of_followup
 from kingdom.text import format_duration, printable, sentence
 
 _STYLES = {
@@ -76,3 +76,4 @@ def _strand(strand: Strand, *, several: bool) -> Iterator[RenderableType]:
         ]
         yield table(columns, rows)
     yield Text(result_of(strand))
+    yield from (Text(state_of_followup(followup)) for followup in strand.followups)

@@ -5,7 +5,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -70,7 +70,10 @@ async def top(call: CommandCall) -> int | None:
         return seen[0][1]
 
     async with call.bus(declare_application(call.realm), create=False) as bus:
-        shown = screen(StoreClient(bus, call.settings.actor, status_sources), run_views_of(bus, call.realm.soldiers))
+        shown = screen(
+            StoreClient(bus, call.settings.actor, status_sources),
+            run_views_of(bus, call.realm.soldiers, status_sources),
+        )
         for number in (signal.SIGTERM, signal.SIGHUP):
             # An unhandled signal would leave the terminal in full-screen mode.
             leave = partial(shown.exit, return_code=BY_SIGNAL + number)
@@ -79,7 +82,7 @@ async def top(call: CommandCall) -> int | None:
     return shown.return_code
 
 
-def run_views_of(bus: Bus, settings: SoldierSettings) -> RunViews:
+def run_views_of(bus: Bus, settings: SoldierSettings, sources: Callable[[], Awaitable[StatusSources]]) -> RunViews:
     """Return the views of a run for the screen. They show the same as the commands."""
 
     async def show(run_id: str) -> RenderableType:
@@ -95,7 +98,8 @@ def run_views_of(bus: Bus, settings: SoldierSettings) -> RunViews:
         return Group(*parts)
 
     async def explain(about: str) -> RenderableType:
-        return explain_view(await timeline_of(bus, about), utc_now())
+        policies = (await sources()).king.follow_policy
+        return explain_view(await timeline_of(bus, about, policies), utc_now())
 
     async def logs(run_id: str) -> ReadContent:
         return await _transcript(bus, run_id)

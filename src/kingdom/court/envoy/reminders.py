@@ -105,9 +105,15 @@ async def _channel(transaction: Transaction, question: HumanQuestion, otherwise:
 def _reminder_text(question: HumanQuestion, now: datetime, *, late: bool) -> str:
     days = (now - question.asked_at).days
     since = f"{days} days" if days > 1 else "a day"
-    otherwise = "no other round starts" if question.followup else "the work fails"
-    otherwise = "the petition is refused" if question.petition else otherwise
-    unanswered = f"the answer is {question.default!r}" if question.default else otherwise
     begin = "No answer for" if late else "A question has waited for"
     asked = shorten(question.text, _SHOWN_MAX, placeholder="…")
-    return f"{begin} {since}: {asked}\nWithout an answer by {question.due_at.isoformat()}, {unanswered}."
+    return f"{begin} {since}: {asked}\nWithout an answer by {question.due_at.isoformat()}, {_what_follows(question)}."
+
+
+def _what_follows(question: HumanQuestion) -> str:
+    """Return what happens if nobody answers in time."""
+    if question.default:
+        return f"the answer is {question.default!r}"
+    if question.petition:
+        return "the petition is refused"
+    return "no other round starts" if question.followup else "the work fails"

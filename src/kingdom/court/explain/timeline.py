@@ -5,6 +5,8 @@ from enum import StrEnum
 
 import msgspec
 
+from kingdom.court.followups.summary import FollowupSummary
+
 
 class MomentKind(StrEnum):
     """The kind of a moment."""
@@ -115,7 +117,10 @@ class PetitionOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Strand(msgspec.Struct, frozen=True, kw_only=True):
-    """One assignment with its run, or a run that a person started. `id` is the assignment, or else the run."""
+    """One assignment with its run, or a run that a person started. `id` is the assignment, or else the run.
+
+    `followups` are the pull requests that it opened or worked on and that were followed afterwards.
+    """
 
     id: str
     general: str = ""
@@ -133,6 +138,7 @@ class Strand(msgspec.Struct, frozen=True, kw_only=True):
     works: tuple[WorkSpan, ...] = ()
     questions: tuple[QuestionSpan, ...] = ()
     outputs: tuple[PetitionOutput, ...] = ()
+    followups: tuple[FollowupSummary, ...] = ()
 
 
 class EventOrigin(msgspec.Struct, frozen=True, kw_only=True):

@@ -107,6 +107,7 @@ def _strand(strand_data: StrandData, data: TimelineData, waiting_since: datetime
         works=works,
         questions=questions_of(entries, strand_data.assignments, from_court=_is_from_court(strand_data)),
         outputs=tuple(_outputs(strand_data)),
+        followups=tuple(strand_data.followups),
     )
 
 

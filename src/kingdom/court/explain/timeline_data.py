@@ -12,6 +12,8 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record, RecordQuery, read_document
 from kingdom.chronicle.events import EventDispatched
 from kingdom.court.documents import Assignment, ExternalEvent, Route
+from kingdom.court.followups.records import followups_of
+from kingdom.court.followups.summary import FollowPolicies, FollowupSummary, summarize_followup
 from kingdom.court.general.context import COURT_REQUESTER, root_id_of, run_id_of_root
 from kingdom.court.heartbeat import ROLES
 from kingdom.court.king.waiting_queue import WAITING_ENTRIES, WaitingEntry, read_entry
@@ -37,6 +39,7 @@ class StrandData:
     petitions: Sequence[Petition] = ()
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
     result: Mapping[str, Any] | None = None
+    followups: Sequence[FollowupSummary] = ()
     entries: Sequence[LoggedEntry] = ()
 
 
@@ -52,7 +55,7 @@ class TimelineData:
     role_entries: Sequence[LoggedEntry] = ()
 
 
-async def gather_data(bus: Bus, operations: Operations, about: str) -> TimelineData:
+async def gather_data(bus: Bus, operations: Operations, about: str, policies: FollowPolicies) -> TimelineData:
     """Return everything about an event, an assignment or a run, given by its full id."""
     async with bus.transaction() as transaction:
         event_id, only = await _find_event_id(transaction, about)
@@ -60,7 +63,7 @@ async def gather_data(bus: Bus, operations: Operations, about: str) -> TimelineD
     async with bus.transaction() as transaction:
         record = await transaction.get(EVENTS.name, event_id) if event_id else None
         event = read_document(record.doc, ExternalEvent) if record else None
-        found = [await _strand(transaction, each) for each in _routes(event, entries, only)]
+        found = [await _strand(transaction, each, policies) for each in _routes(event, entries, only)]
     # No entry about a strand precedes the first entry about its event. If there is none, the whole log is searched.
     start = entries[0].cursor if entries else LogCursor()
     strands = [await _with_entries(operations, strand, start) for strand in found]
@@ -117,7 +120,7 @@ def _routes(event: ExternalEvent | None, entries: Sequence[LoggedEntry], only: s
     return list(routes.items())
 
 
-async def _strand(transaction: Transaction, given: tuple[str, Route | None]) -> StrandData:
+async def _strand(transaction: Transaction, given: tuple[str, Route | None], policies: FollowPolicies) -> StrandData:
     strand_id, route = given
     if route and route.waiting:
         record = await transaction.get(WAITING_ENTRIES.name, route.waiting)
@@ -130,14 +133,17 @@ async def _strand(transaction: Transaction, given: tuple[str, Route | None]) -> 
     petitions = await petitions_of(transaction, strand_id)
     ledgers = {each.id: await find_ledger(transaction, each.system, each.key) for each in petitions}
     result = await transaction.get(RESULTS.name, strand_id)
+    assignments.sort(key=lambda each: each.sort_key)
+    followups = await followups_of(transaction, assignments[0]) if assignments else []
     return StrandData(
         id=strand_id,
         route=route,
-        assignments=sorted(assignments, key=lambda each: each.sort_key),
+        assignments=assignments,
         workflow=Workflow.read(run.doc) if run else None,
         petitions=sorted(petitions, key=lambda each: each.created_at),
         ledgers={key: ledger for key, ledger in ledgers.items() if ledger},
         result=result.doc if result else None,
+        followups=[summarize_followup(each, policies) for each in followups],
     )
 
 

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from kingdom.court.explain.timeline import Moment, Strand, Timeline
+from kingdom.court.followups.summary import FollowupSummary, describe_followup, describe_rounds
 from kingdom.text import format_duration, printable, sentence, with_reason
 
 
@@ -36,6 +37,14 @@ def result_of(strand: Strand) -> str:
     who = f" by {strand.general}" if strand.general else ""
     text = with_reason(f"{strand.id}{who} is {strand.status}", strand.summary or strand.reason)
     return printable(sentence(text))
+
+
+def state_of_followup(followup: FollowupSummary) -> str:
+    """Return whether a pull request is followed, what waits or why not, and its rounds, as two sentences."""
+    state = "is not followed any more" if followup.ended_at else "is followed until it is merged"
+    limit = f" of {money(followup.budget_usd)}" if followup.budget_usd is not None else ""
+    rounds = f"Rounds: {describe_rounds(followup) or 'none'}, for {money(followup.cost_usd)}{limit}."
+    return printable(f"{sentence(with_reason(f'{followup.id} {state}', describe_followup(followup)))} {rounds}")
 
 
 def offset(timeline: Timeline, moment: Moment) -> str:

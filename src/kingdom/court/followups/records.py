@@ -8,7 +8,8 @@ import msgspec
 
 from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Record, RecordKind, read_document
+from kingdom.bus.record import Record, RecordKind, RecordQuery, read_document, read_documents
+from kingdom.court.documents import Assignment
 from kingdom.court.questions import close_question
 from kingdom.court.records import ENDED
 from kingdom.errors import NotFound
@@ -43,13 +44,20 @@ class FollowupMoment(StrEnum):
     ENDED = "ended"
 
 
+class RoundEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of the King's queue that waits for a round, and the reason of the round."""
+
+    id: str
+    reason: RoundReason
+
+
 class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id": "task_id"}):
     """A followed pull request. `assignment_id` and `workflow_id` are those of the newest round.
 
-    `head` is the last commit that Kingdom pushed. `failing` are the checks that failed before the last round about
-    checks. `answered` are the events that a round was about, and `waiting` the entries of the King's queue for the next
-    round. `cost_usd` is the cost of all rounds, and `granted_at_usd` the part of it that was spent when a person last
-    granted more.
+    `opened_by` is the assignment that opened the pull request, and `head` the last commit that Kingdom pushed.
+    `failing` are the checks that failed before the last round about checks, and `waiting` what the next round is about.
+    `cost_usd` is the cost of all rounds, and `granted_at_usd` the part of it that was spent when a person last granted
+    more.
     """
 
     id: str
@@ -67,14 +75,14 @@ class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id
     reason: str = ""
     rounds: dict[RoundReason, int] = {}
     failing: tuple[str, ...] = ()
-    answered: tuple[str, ...] = ()
-    waiting: tuple[str, ...] = ()
+    waiting: tuple[RoundEntry, ...] = ()
     cost_usd: float = 0.0
     # How often a person has granted the rounds and the budget of the policy again.
     grants: int = 0
     granted_at_usd: float = 0.0
     pushed_at: datetime | None = None
     ended_at: datetime | None = None
+    opened_by: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -87,6 +95,7 @@ FOLLOWUPS = RecordKind(
     directories={state: f"state/followups/{state}" for state in FollowupState},
     final=frozenset({FollowupState.ENDED}),
     retention=_RETENTION,
+    indexes=("opened_by",),
 )
 
 
@@ -116,6 +125,18 @@ async def load_followup(transaction: Transaction, followup: str) -> tuple[Record
     return found
 
 
+async def followups_of(transaction: Transaction, root: Assignment) -> list[Followup]:
+    """Return the followups of the pull requests that an assignment opened, or is a round of."""
+    worked_on = await transaction.get(FOLLOWUPS.name, root.followup) if root.followup else None
+    opened = await transaction.find(opened_by_query(root.id))
+    return list(read_documents([*([worked_on] if worked_on else []), *opened], Followup))
+
+
+def opened_by_query(root_id: str) -> RecordQuery:
+    """Return the query for the followups of the pull requests that an assignment opened."""
+    return RecordQuery(kind=FOLLOWUPS.name, index="opened_by", value=root_id)
+
+
 async def save_followup(transaction: Transaction, followup: Followup, record: Record | None) -> Record:
     """Store a followup, and return its new record.
 
@@ -127,6 +148,7 @@ async def save_followup(transaction: Transaction, followup: Followup, record: Re
             id=followup.id,
             version=record.version if record else 0,
             state=followup.state,
+            indexed={"opened_by": followup.opened_by},
             due_at=_due_at(followup),
             doc=msgspec.to_builtins(followup),
         )
@@ -144,7 +166,8 @@ async def follow_pull_request(transaction: Transaction, followup: Followup) -> N
     known = await find_followup(transaction, followup.id)
     if known and not known[1].is_over:
         return
-    await save_followup(transaction, followup, known[0] if known else None)
+    followed = msgspec.structs.replace(followup, opened_by=followup.assignment_id)
+    await save_followup(transaction, followed, known[0] if known else None)
     await log_followup(transaction, followup, FollowupMoment.STARTED, actor=followup.general)
 
 

@@ -21,8 +21,6 @@ SUCCESS, FAILURE = "success", "failure"
 SETTLED = "a later commit or event has settled it"
 _WRITERS = frozenset({"admin", "maintain", "write"})
 _BOT = "[bot]"
-# How many of the newest events a followup remembers as answered.
-_ANSWERED_MAX = 200
 _ENDS = {MERGED: "it was merged", CLOSED: "it was closed without a merge"}
 _SUBJECTS = {
     RoundReason.REVIEW: "reviews",
@@ -79,15 +77,12 @@ def end_reason(event_type: str) -> str:
 
 def reason_of(event: ExternalEvent) -> RoundReason | None:
     """Return the reason of the round that an event can begin, or None."""
-    match event.type:
-        case "github.pr.review_submitted":
-            asks = event.payload.get("state") == CHANGES_REQUESTED or bool(event.payload.get("comments"))
-            return RoundReason.REVIEW if asks else None
-        case "github.checks.completed":
-            return RoundReason.CHECKS if event.payload.get("conclusion") == FAILURE else None
-        case "github.pr.conflict":
-            return RoundReason.CONFLICTS
-    return None
+    if event.type == REVIEW_SUBMITTED:
+        asks = event.payload.get("state") == CHANGES_REQUESTED or bool(event.payload.get("comments"))
+        return RoundReason.REVIEW if asks else None
+    if event.type == CHECKS_COMPLETED:
+        return RoundReason.CHECKS if event.payload.get("conclusion") == FAILURE else None
+    return RoundReason.CONFLICTS if event.type == CONFLICT else None
 
 
 def is_replaced(older: ExternalEvent, newer: ExternalEvent, head: str) -> bool:
@@ -109,11 +104,11 @@ def decide_round(followup: Followup, policy: FollowPolicy, waiting: Sequence[Ext
     """Decide about the events that wait for a round, the oldest first. The caller starts one round at a time."""
     current = _current_events(followup, waiting)
     reasons = [reason for reason in RoundReason if current[reason]]
-    wanted = [reason for reason in reasons if _limit(policy, followup, reason)]
+    wanted = [reason for reason in reasons if round_limit(policy, followup, reason)]
     if not wanted:
         switched_off = ", ".join(f"follow.{reason}.rounds is 0" for reason in reasons)
         return NoRound(switched_off or SETTLED)
-    if followup.cost_usd >= _budget(policy, followup):
+    if followup.cost_usd >= budget_of_rounds(policy, followup):
         return AskPerson(f"its rounds have cost ${followup.cost_usd:.2f}, and follow.budget_usd is the limit")
     refusals = {reason: _why_not(followup, policy, reason, current[reason]) for reason in wanted}
     allowed = tuple(reason for reason in wanted if not refusals[reason])
@@ -131,7 +126,6 @@ def count_round(followup: Followup, start: StartRound) -> Followup:
         followup,
         rounds={reason: count for reason, count in used.items() if count},
         failing=start.failing if RoundReason.CHECKS in start.reasons else followup.failing,
-        answered=(*followup.answered, *(event.id for event in start.events))[-_ANSWERED_MAX:],
     )
 
 
@@ -169,6 +163,22 @@ def describe_attempts(followup: Followup) -> str:
     return f"{tried}{failing} The newest run is {followup.workflow_id}."
 
 
+def budget_of_rounds(policy: FollowPolicy, followup: Followup) -> float:
+    """Return what all rounds may cost. Each grant allows at least one more budget."""
+    granted = followup.granted_at_usd + policy.budget_usd if followup.grants else 0.0
+    return max(policy.budget_usd * (1 + followup.grants), granted)
+
+
+def round_limit(policy: FollowPolicy, followup: Followup, reason: RoundReason) -> int:
+    """Return how many rounds a followup may use for a reason."""
+    limits = {
+        RoundReason.REVIEW: policy.review,
+        RoundReason.CHECKS: policy.checks,
+        RoundReason.CONFLICTS: policy.conflicts,
+    }
+    return limits[reason].rounds * (1 + followup.grants)
+
+
 def _current_events(
     followup: Followup, waiting: Sequence[ExternalEvent]
 ) -> dict[RoundReason, tuple[ExternalEvent, ...]]:
@@ -191,7 +201,7 @@ def _is_settled(conflict: ExternalEvent, followup: Followup) -> bool:
 
 def _why_not(followup: Followup, policy: FollowPolicy, reason: RoundReason, events: tuple[ExternalEvent, ...]) -> str:
     """Return why no other round may begin for a reason, or ""."""
-    limit = _limit(policy, followup, reason)
+    limit = round_limit(policy, followup, reason)
     if followup.rounds.get(reason, 0) >= limit:
         return f"all {limit} rounds about {_SUBJECTS[reason]} are used"
     return _why_no_progress(followup.failing, failing_names(events)) if reason is RoundReason.CHECKS else ""
@@ -204,18 +214,3 @@ def _why_no_progress(before: Collection[str], after: Collection[str]) -> str:
     if new := [name for name in after if name not in before]:
         return f"checks fail that did not fail before the last round: {', '.join(new)}"
     return f"the last round repaired none of the failed checks: {', '.join(after)}"
-
-
-def _budget(policy: FollowPolicy, followup: Followup) -> float:
-    """Return what all rounds may cost. Each grant allows at least one more budget."""
-    granted = followup.granted_at_usd + policy.budget_usd if followup.grants else 0.0
-    return max(policy.budget_usd * (1 + followup.grants), granted)
-
-
-def _limit(policy: FollowPolicy, followup: Followup, reason: RoundReason) -> int:
-    limits = {
-        RoundReason.REVIEW: policy.review,
-        RoundReason.CHECKS: policy.checks,
-        RoundReason.CONFLICTS: policy.conflicts,
-    }
-    return limits[reason].rounds * (1 + followup.grants)

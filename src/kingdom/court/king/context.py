@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from kingdom.clock import utc_now
 from kingdom.court.king.settings import KingSettings
-from kingdom.court.package import Package
+from kingdom.court.package import FollowPolicy, Package
 
 KING = "king"
 
@@ -24,6 +24,11 @@ class KingContext:
     def package(self, general: str) -> Package | None:
         """Return the package of a General, or None."""
         return next((package for package in self.packages() if package.name == general), None)
+
+    def follow_policy(self, general: str) -> FollowPolicy | None:
+        """Return how a General follows its pull requests now, or None if it does not."""
+        package = self.package(general)
+        return package.general.follow if package else None
 
     def day(self, moment: datetime) -> date:
         """Return the day of a moment in the court's time zone."""

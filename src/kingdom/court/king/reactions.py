@@ -50,10 +50,10 @@ async def on_event_received(
     event = msgspec.convert(record.doc, ExternalEvent)
     if is_answer(event) and not event.routes:
         await accept_answer(transaction, record, event, now)
-    elif any(each.waiting or each.assignment_id for each in event.routes):
-        pass
-    elif not await take_followup_event(transaction, record, event, now, context):
-        await _queue_event(transaction, record, event, now, context)
+    elif not any(each.waiting or each.assignment_id for each in event.routes):
+        taken = await take_followup_event(transaction, record, event, now, context)
+        if not taken:
+            await _queue_event(transaction, record, event, now, context)
     await admit(transaction, now, context)
 
 

@@ -10,6 +10,7 @@ from kingdom.court.documents import ExternalEvent, Priority, Route
 from kingdom.court.followups.records import (
     Followup,
     FollowupState,
+    RoundEntry,
     RoundReason,
     find_followup,
     followup_id,
@@ -62,10 +63,10 @@ async def take_followup_event(
         if followup != known:
             await save_followup(transaction, followup, followup_record)
         return False
-    policy = policy_of(followup, context) or FollowPolicy()
+    policy = context.follow_policy(followup.general) or FollowPolicy()
     entry = _entry(followup, event, now, "a round waits for more news")
     entry_id = await add_entry(transaction, entry, HELD, due_at=now + timedelta(seconds=policy.debounce_seconds))
-    queued = msgspec.structs.replace(followup, waiting=(*followup.waiting, entry_id))
+    queued = msgspec.structs.replace(followup, waiting=(*followup.waiting, RoundEntry(id=entry_id, reason=reason)))
     await save_followup(transaction, queued, followup_record)
     await _save_waiting(transaction, record, event, entry_id, followup.general)
     return True
@@ -78,13 +79,16 @@ async def queue_again(
     returned = []
     for event_id in events:
         record = await transaction.get(EVENTS.name, event_id)
-        event = msgspec.convert(record.doc, ExternalEvent) if record else None
-        if record is None or event is None or reason_of(event) not in reasons:
+        if record is None:
+            continue
+        event = msgspec.convert(record.doc, ExternalEvent)
+        reason = reason_of(event)
+        if reason is None or reason not in reasons:
             continue
         entry = _entry(followup, event, now, "the last round did not settle it")
         entry_id = await add_entry(transaction, entry, ROUND_LINE, again=True)
         await _save_waiting(transaction, record, event.as_new(), entry_id, followup.general)
-        returned.append(entry_id)
+        returned.append(RoundEntry(id=entry_id, reason=reason))
     return msgspec.structs.replace(followup, waiting=(*returned, *followup.waiting))
 
 
@@ -110,15 +114,15 @@ async def find_hindrance(transaction: Transaction, followup: Followup) -> str:
 async def waiting_events(transaction: Transaction, followup: Followup) -> EventsByEntry:
     """Return the entries that wait for a round with their events, the oldest first."""
     found = {}
-    for entry_id in followup.waiting:
-        record = await transaction.get(WAITING_ENTRIES.name, entry_id)
+    for entry in followup.waiting:
+        record = await transaction.get(WAITING_ENTRIES.name, entry.id)
         if record is None or record.state != WAITING:
             continue
         event = await transaction.get(EVENTS.name, read_entry(record).event_id)
         if event is None:
             await end_entry(transaction, record)
         else:
-            found[entry_id] = (record, msgspec.convert(event.doc, ExternalEvent))
+            found[entry.id] = (record, msgspec.convert(event.doc, ExternalEvent))
     return found
 
 
@@ -131,12 +135,6 @@ async def drop_entry(transaction: Transaction, record: Record, reason: str) -> N
         await complete_event(transaction, event, dropped, FOLLOWED, reason)
 
 
-def policy_of(followup: Followup, context: KingContext) -> FollowPolicy | None:
-    """Return the current follow policy of a followup's General, or None if it has none."""
-    package = context.package(followup.general)
-    return package.general.follow if package else None
-
-
 async def _drop_replaced(transaction: Transaction, followup: Followup, event: ExternalEvent) -> Followup:
     """Drop the waiting results and conflicts that an event replaces. Return the followup without them."""
     replaced = set()
@@ -144,7 +142,7 @@ async def _drop_replaced(transaction: Transaction, followup: Followup, event: Ex
         if is_replaced(older, event, followup.head):
             await drop_entry(transaction, record, f"{event.id} is newer")
             replaced.add(entry_id)
-    left = tuple(entry_id for entry_id in followup.waiting if entry_id not in replaced)
+    left = tuple(entry for entry in followup.waiting if entry.id not in replaced)
     return msgspec.structs.replace(followup, waiting=left)
 
 

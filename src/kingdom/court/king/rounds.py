@@ -42,7 +42,6 @@ from kingdom.court.king.round_queue import (
     EventsByEntry,
     drop_entry,
     find_hindrance,
-    policy_of,
     queue_again,
     waiting_events,
 )
@@ -67,12 +66,12 @@ async def start_round(
     The transaction that creates the assignment also counts the round, so a crash cannot separate the two.
     """
     found = await find_followup(transaction, read_entry(record).followup)
-    policy = policy_of(found[1], context) if found else None
+    policy = context.follow_policy(found[1].general) if found else None
     if found is None or found[1].is_over or policy is None:
         await drop_entry(transaction, record, NOT_FOLLOWED)
         return None
     followup_record, followup = found
-    if record.id not in followup.waiting:
+    if record.id not in {entry.id for entry in followup.waiting}:
         await drop_entry(transaction, record, "it waited for an earlier followup of the pull request")
         return None
     if hindrance := await find_hindrance(transaction, followup):
@@ -225,25 +224,16 @@ async def _begin(
         subject=followup.id,
     )
     assignment = await hand_out(transaction, assignment, now, context)
-    kept = tuple(entry_id for entry_id, each in waiting.items() if each[1] in start.kept)
+    kept = {entry_id: each for entry_id, each in waiting.items() if each[1] in start.kept}
     for entry_id, (entry_record, _) in waiting.items():
         if entry_id not in taken and entry_id not in kept:
             await drop_entry(transaction, entry_record, SETTLED)
-    for entry_id, (entry_record, event) in taken.items():
-        await end_entry(transaction, entry_record)
-        event_record = await transaction.get(EVENTS.name, event.id)
-        if event_record is None:
-            continue
-        given = with_assignment(event, entry_id, assignment.id)
-        if event is first:
-            await update_event_status(transaction, event_record, given)
-        else:
-            await complete_event(transaction, event_record, given, FOLLOWED, f"part of {assignment.id}")
+    await _end_taken(transaction, taken, assignment.id)
     begun = msgspec.structs.replace(
         count_round(followup, start),
         assignment_id=assignment.id,
         workflow_id=f"{RUN_PREFIX}{assignment.id}",
-        waiting=kept,
+        waiting=tuple(entry for entry in followup.waiting if entry.id in kept),
     )
     await save_followup(transaction, begun, followup_record)
     await log_followup(transaction, begun, FollowupMoment.ROUND, actor=KING, reasons=", ".join(start.reasons))
@@ -251,6 +241,21 @@ async def _begin(
     await log_event(transaction, dispatched, KING)
     await start_chat_thread(transaction, assignment, first, now, context)
     return assignment
+
+
+async def _end_taken(transaction: Transaction, taken: EventsByEntry, assignment_id: str) -> None:
+    """End the entries that a round is about. Their first event is the event of the round, the others are complete."""
+    first = next(iter(taken))
+    for entry_id, (record, event) in taken.items():
+        await end_entry(transaction, record)
+        event_record = await transaction.get(EVENTS.name, event.id)
+        if event_record is None:
+            continue
+        given = with_assignment(event, entry_id, assignment_id)
+        if entry_id == first:
+            await update_event_status(transaction, event_record, given)
+        else:
+            await complete_event(transaction, event_record, given, FOLLOWED, f"part of {assignment_id}")
 
 
 async def _reports(transaction: Transaction, followup: Followup) -> list[str]:

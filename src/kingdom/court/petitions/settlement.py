@@ -11,13 +11,11 @@ from kingdom.bus.record import Record, RecordQuery
 from kingdom.clock import utc_now
 from kingdom.court.followups.records import Followup, follow_pull_request, followup_id, record_push
 from kingdom.court.petitions.approval import apply_answer
-from kingdom.court.petitions.bodies import GithubPullRequest, stored_body
+from kingdom.court.petitions.bodies import PULL_REQUEST, PUSH, GithubPullRequest, stored_body
 from kingdom.court.petitions.decision import PETITIONS, TOO_LATE, Petition, PetitionState
 from kingdom.court.petitions.records import petitions_with_records, read_petition, refuse_petition, save_petition
 from kingdom.court.questions import close_question
 from kingdom.court.streams import petition_settled
-
-_PULL_REQUEST, _PUSH = "github.pull_request", "github.push"
 
 
 async def settle_petition(
@@ -38,9 +36,9 @@ async def settle_petition(
     )
     await _save_settled(transaction, ended, record)
     number = ended.response.get("number")
-    if ended.kind == _PULL_REQUEST and ended.follow_days and isinstance(number, int):
+    if ended.kind == PULL_REQUEST and ended.follow_days and isinstance(number, int):
         await _follow(transaction, ended, number)
-    if ended.kind == _PUSH and state is PetitionState.PERFORMED:
+    if ended.kind == PUSH and state is PetitionState.PERFORMED:
         body = ended.body
         await record_push(transaction, body["repo"], body["number"], body["head_sha"], utc_now())
 

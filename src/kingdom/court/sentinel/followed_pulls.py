@@ -24,6 +24,7 @@ from kingdom.court.followups.records import (
     read_followup,
 )
 from kingdom.court.followups.rules import end_reason, is_permitted
+from kingdom.court.followups.summary import FollowPolicies
 from kingdom.court.package import FollowPolicy
 from kingdom.court.records import CURRENT, ENDED, receive_event
 from kingdom.court.sentinel.pull_api import PullApi, convert_all
@@ -51,8 +52,6 @@ _RECHECK_AFTER = timedelta(seconds=10)
 _FOLLOWED = (FollowupState.OPEN, FollowupState.WAITING)
 _COMPLETED, _PENDING = "completed", "pending"
 _log = structlog.get_logger("kingdom.court.sentinel")
-# Returns the current follow policy of a General, or None if it has none.
-FollowPolicies = Callable[[str], FollowPolicy | None]
 
 
 class PullTokens(Protocol):
@@ -150,23 +149,20 @@ def hinted_pulls(event: str, document: Mapping[str, Any]) -> tuple[str, tuple[in
 
 
 async def _claim_due(now: datetime, again_at: datetime, transaction: Transaction) -> list[_DuePoll]:
-    """Return the polls that are due, and postpone them, so that no other Sentinel polls the same pull requests."""
-    records = {}
-    for record in await _followed(transaction):
-        followup = read_followup(record)
-        if followup.ends_at <= now:
-            days = (followup.ends_at - followup.created_at) / timedelta(days=1)
-            await end_followup(transaction, record, followup, f"its {days:g} days are over", at=now, actor=ACTOR)
-        else:
-            records[record.id] = record
+    """Return the polls that are due, and postpone them, so that no other Sentinel polls the same pull requests.
+
+    A followup whose time is over costs no request. The King ends it.
+    """
+    followed = await _followed(transaction)
+    records = {record.id: record for record in followed if read_followup(record).ends_at > now}
     await transaction.read_ahead([(PULL_POLLS.name, each) for each in records])
     due = []
-    for followed, record in records.items():
-        known = await transaction.get(PULL_POLLS.name, followed)
+    for followup_key, record in records.items():
+        known = await transaction.get(PULL_POLLS.name, followup_key)
         if known and known.state == CURRENT and known.due_at and known.due_at > now:
             continue
         state = msgspec.convert(known.doc, PullPollState) if known and known.state == CURRENT else PullPollState()
-        await _put_poll(transaction, followed, known, state, again_at)
+        await _put_poll(transaction, followup_key, known, state, again_at)
         due.append(_DuePoll(read_followup(record), state))
     async for known in each_record(transaction, RecordQuery(kind=PULL_POLLS.name, state=CURRENT)):
         if known.id not in records:

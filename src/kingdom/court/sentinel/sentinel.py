@@ -13,7 +13,8 @@ import structlog
 from kingdom.bus.port import Bus
 from kingdom.bus.stream import RetryPolicy
 from kingdom.clock import utc_now
-from kingdom.court.sentinel.followed_pulls import FollowPolicies, PullTokens, poll_followed_pulls
+from kingdom.court.followups.summary import FollowPolicies
+from kingdom.court.sentinel.followed_pulls import PullTokens, poll_followed_pulls
 from kingdom.court.sentinel.github_poll import poll_github
 from kingdom.court.sentinel.http_requests import TIMEOUT, PollResult
 from kingdom.court.sentinel.jira_poll import poll_jira

@@ -21,13 +21,16 @@ from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, E
 from kingdom.court.explain.timeline import Timeline
 from kingdom.court.explain.timeline_builder import build_timeline
 from kingdom.court.explain.timeline_data import gather_data
+from kingdom.court.followups.records import FOLLOWUPS, Followup, FollowupState
+from kingdom.court.followups.summary import FollowupSummary, summarize_followup
+from kingdom.court.health_summary import HealthSummary
 from kingdom.court.king.costs import DAYS_KEPT
 from kingdom.court.king.reactions import reroute_event
 from kingdom.court.king.simulation import RoutingSimulation
 from kingdom.court.king.why import EventExplanation, explain_event
 from kingdom.court.package import Package
 from kingdom.court.records import ASSIGNMENTS, EVENTS, load
-from kingdom.court.status import CourtStatus, HealthSummary
+from kingdom.court.status import CourtStatus
 from kingdom.errors import Misconfigured
 from kingdom.views.costs import Costs
 from kingdom.views.generals import ListedGenerals
@@ -53,6 +56,12 @@ class AssignmentsQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fiel
 
     status: AssignmentStatus | None = None
     general: str = ""
+
+
+class FollowupsQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Which followed pull requests to list."""
+
+    state: FollowupState | None = None
 
 
 class EventToSend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,7 +126,18 @@ async def show_event_why(call: ApiCall) -> EventExplanation:
 
 async def explain(call: ApiCall) -> Timeline:
     """Show the timeline from an event to its result, given the id of an event, an assignment or a run."""
-    return build_timeline(await gather_data(call.context.bus, call.context.operations, call.path["id"]))
+    context = call.context
+    king = await asyncio.to_thread(context.king_context)
+    return build_timeline(await gather_data(context.bus, context.operations, call.path["id"], king.follow_policy))
+
+
+async def list_followups(call: ApiCall) -> Page[FollowupSummary]:
+    """List the followed pull requests by name, with the rounds that each has used and what waits."""
+    query: FollowupsQuery = call.query
+    king = await asyncio.to_thread(call.context.king_context)
+    async with call.context.bus.transaction() as transaction:
+        page = await list_records(transaction, FOLLOWUPS, state=query.state, after=query.after, limit=query.limit)
+    return Page(items=[summarize_followup(each, king.follow_policy) for each in page.read(Followup)], next=page.next)
 
 
 async def post_event(call: ApiCall) -> Any:

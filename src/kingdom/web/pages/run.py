@@ -1,5 +1,6 @@
 """The page of a run: why it waits, its timeline, transcript, changes, effects and cost, and what a person can do."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,10 +13,14 @@ from kingdom.actions.petitions import kept_petition_ids
 from kingdom.actions.runs import explain_state, next_commands
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import read_documents
+from kingdom.court.documents import Assignment
+from kingdom.court.followups.records import followups_of
+from kingdom.court.followups.summary import describe_followup, describe_rounds, summarize_followup
 from kingdom.court.general.context import root_id_of
 from kingdom.court.petitions.decision import Petition, irreversible_petitions
 from kingdom.court.petitions.records import petitions_of
 from kingdom.court.questions import QUESTIONS, HumanQuestion, QuestionStatus
+from kingdom.court.records import ASSIGNMENTS
 from kingdom.web.api.court import explain
 from kingdom.web.pages.frame import PageFrame, html_response, open_page
 from kingdom.web.pages.story import story_values
@@ -77,6 +82,24 @@ async def show_story(call: ApiCall) -> web.Response:
     return html_response("story.html", **story_values(await explain(call), call.context.clock()))
 
 
+async def show_followups(call: ApiCall) -> web.Response:
+    """Return the pull requests that a run opened or worked on as a part of a page."""
+    run_id = call.path["id"]
+    king = await asyncio.to_thread(call.context.king_context)
+    async with call.context.bus.transaction() as transaction:
+        record = await transaction.get(ASSIGNMENTS.name, root_id_of(run_id))
+        root = next(read_documents([record] if record else [], Assignment), None)
+        found = await followups_of(transaction, root) if root else []
+    return html_response(
+        "followups-part.html",
+        run_id=run_id,
+        visitor=call.visitor,
+        followups=[summarize_followup(each, king.follow_policy) for each in found],
+        describe_followup=describe_followup,
+        describe_rounds=describe_rounds,
+    )
+
+
 def resume_points(workflow: Workflow, petitions: Sequence[Petition]) -> list[ResumePoint]:
     """Return the ways to resume a run, the one that loses least first."""
     if "resume" not in next_commands(workflow):
@@ -106,7 +129,9 @@ def _rollback(workflow: Workflow, petitions: Sequence[Petition], checkpoint: Che
 async def _open_question(transaction: Transaction, workflow: Workflow) -> HumanQuestion | None:
     record = await transaction.get(QUESTIONS.name, root_id_of(workflow.id)) if workflow.general else None
     found = next(read_documents([record] if record else [], HumanQuestion), None)
-    return found if found and found.status is QuestionStatus.OPEN else None
+    # A question about a followup is shown with the followup.
+    is_shown = found and found.status is QuestionStatus.OPEN and not found.followup
+    return found if is_shown else None
 
 
 def _render(

@@ -1,13 +1,17 @@
-"""The list of runs, the newest first."""
+"""The list of runs, the newest first, and the list of followed pull requests."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlencode
 
 from aiohttp import web
 
 from kingdom.access.rights import Right
-from kingdom.actions.listings import newest_runs, newest_runs_queries, runs_of_general
+from kingdom.actions.listings import list_records, newest_runs, newest_runs_queries, records_query, runs_of_general
 from kingdom.actions.overview import ACTIVE
+from kingdom.court.followups.records import FOLLOWUPS, Followup, FollowupState
+from kingdom.court.followups.summary import describe_followup, describe_rounds, summarize_followup
+from kingdom.web.api.court import FollowupsQuery
 from kingdom.web.api.runs import RunsQuery
 from kingdom.web.pages.frame import open_page
 from kingdom.web.pages.run_rows import row_html, run_row
@@ -23,6 +27,13 @@ GROUPS: Mapping[str, Sequence[WorkflowStatus]] = {
     "Failed": (WorkflowStatus.FAILED,),
     "Done": (WorkflowStatus.COMPLETED,),
     "Cancelled": (WorkflowStatus.CANCELLED,),
+}
+
+FOLLOWUP_GROUPS: Mapping[str, FollowupState | None] = {
+    "All": None,
+    "Open": FollowupState.OPEN,
+    "Waiting": FollowupState.WAITING,
+    "Ended": FollowupState.ENDED,
 }
 
 
@@ -54,4 +65,22 @@ async def show_runs(call: ApiCall) -> web.Response:
             query=query,
             following=found.next,
             groups=GROUPS,
+        )
+
+
+async def show_followups(call: ApiCall) -> web.Response:
+    """Show followed pull requests in the order of their names."""
+    query: FollowupsQuery = call.query
+    king = await asyncio.to_thread(call.context.king_context)
+    first = records_query(FOLLOWUPS, state=query.state, after=query.after, limit=query.limit)
+    async with open_page(call, "/runs", [first]) as page:
+        found = await list_records(page.transaction, FOLLOWUPS, state=query.state, after=query.after, limit=query.limit)
+        return page.render(
+            "followups.html",
+            followups=[summarize_followup(each, king.follow_policy) for each in found.read(Followup)],
+            query=query,
+            following=found.next,
+            groups=FOLLOWUP_GROUPS,
+            describe_followup=describe_followup,
+            describe_rounds=describe_rounds,
         )

@@ -5,7 +5,7 @@ from typing import Any
 
 from kingdom.access.rights import Right
 from kingdom.web.api.bus import LettersQuery, StreamQuery
-from kingdom.web.api.court import AssignmentsQuery, CostsQuery, EventsQuery
+from kingdom.web.api.court import AssignmentsQuery, CostsQuery, EventsQuery, FollowupsQuery
 from kingdom.web.api.transcripts import CheckpointDiffQuery, DiffQuery, TranscriptQuery
 from kingdom.web.pages import (
     bus,
@@ -33,8 +33,10 @@ PAGES: tuple[ApiRoute, ...] = (
     _page("/", overview.show_overview),
     _page("/inbox", inbox.show_inbox, PageQuery),
     _page("/runs", runs.show_runs, runs.RunsPageQuery),
+    _page("/followups", runs.show_followups, FollowupsQuery),
     _page("/runs/{id}", run.show_run, run.RunPageQuery),
     _page("/runs/{id}/timeline", run.show_timeline),
+    _page("/runs/{id}/followups", run.show_followups),
     _page("/runs/{id}/story", run.show_story),
     _page("/runs/{id}/transcript", transcript.show_transcript, TranscriptQuery),
     _page("/runs/{id}/transcript.txt", transcript.download_transcript, TranscriptQuery),

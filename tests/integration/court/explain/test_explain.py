@@ -21,7 +21,7 @@ COMMENT = {"petition": "github.comment", "body": {"body": "hello"}}
 
 
 async def timeline_of(court: CourtScene, about: str) -> Timeline:
-    return build_timeline(await gather_data(court.bus, court.operations, about))
+    return build_timeline(await gather_data(court.bus, court.operations, about, lambda _: None))
 
 
 async def story(court: CourtScene) -> tuple[str, str]:

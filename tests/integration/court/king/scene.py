@@ -25,6 +25,7 @@ from kingdom.court.king.settings import KingSettings
 from kingdom.court.king.timers import run_timers_once
 from kingdom.court.king.waiting_queue import WAITING_ENTRIES, line_of
 from kingdom.court.package import Package
+from kingdom.court.petitions.decision import PETITIONS
 from kingdom.court.questions import HumanQuestion, load_question, save_question
 from kingdom.court.quota import QUOTAS, Quota, read_quota
 from kingdom.court.records import CURRENT, load, receive_event, save
@@ -35,7 +36,7 @@ from tests.contract.backends import BackendUnderTest
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.court.king.making import NOON
 
-EVERY_KIND = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, *KINDS, HEALTH)
+EVERY_KIND = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, *KINDS, HEALTH, PETITIONS)
 SEOUL = ZoneInfo("Asia/Seoul")
 _POLL = timedelta(milliseconds=20)
 
