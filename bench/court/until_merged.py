@@ -179,7 +179,9 @@ async def open_pull(
 def git(repository: Path, *words: str, **options: Any) -> str:
     """Run git in a repository."""
     call = ["git", *_IDENTITY.split(), "-C", str(repository), *words]
-    return subprocess.run(call, check=True, capture_output=True, text=True, **options).stdout.strip()
+    done: subprocess.CompletedProcess[str]
+    done = subprocess.run(call, check=True, capture_output=True, text=True, **options)
+    return done.stdout.strip()
 
 
 async def _find_followup(bus: Bus, number: int) -> Followup | None:
@@ -205,7 +207,8 @@ def _package(script: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         f'{{"run": "sh {script} {{{{ git }}}}"}}',
         '{"petition": "github.push", "body": {"number": {{ json payload.number }}}}',
         *threads,
-        '{"petition": "github.summary", "body": {"number": {{ json payload.number }}, "body": {{ json payload.title }}}}',
+        '{"petition": "github.summary",'
+        ' "body": {"number": {{ json payload.number }}, "body": {{ json payload.title }}}}',
         '{"result": {"status": "success", "summary": "Did what was asked."}}',
         json.dumps({"cost": COST}),
         '{"answer": "Did what was asked."}',

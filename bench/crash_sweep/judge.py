@@ -100,9 +100,8 @@ def _check_transcripts(reference: Ending, ending: Ending, *, again_max: int) -> 
         expected, found = reference.transcripts.get(task, nothing), ending.transcripts.get(task, nothing)
         if (expected.steps, expected.answers) != (found.steps, found.answers):
             yield f"transcripts: {task} has {found} instead of {expected}"
-    again = sum(task.again for task in ending.transcripts.values())
-    if again > again_max:
-        yield f"transcripts: {again} steps were done again, at most {again_max} may be"
+    if ending.steps_again > again_max:
+        yield f"transcripts: {ending.steps_again} steps were done again, at most {again_max} may be"
 
 
 def _check_cost(reference: Ending, ending: Ending, *, slack_usd: float) -> Iterator[str]:
