@@ -63,7 +63,7 @@ _BUILDERS: Mapping[str, Callable[[Path], web.Application]] = {
 # A call without an answer is settled after the sum of these times, which is the longest wait after a crash.
 _LONGEST_CALL = timedelta(seconds=5)
 _VISIBLE_AFTER = timedelta(seconds=1)
-# A busy machine does not delay a process for so long.
+# The events of a killed process wait for so long. A host that restarts does not wait for its lease.
 _LEASE_SECONDS = 5
 _PULL_REFS = 10
 
@@ -94,8 +94,7 @@ async def _set_up(stage: Stage) -> None:
     async with opened_court(stage) as (processes, bus):
         make_remote(processes.source, _PULL_REFS)
         changes = write_general(processes)
-        host = {"directory": str(stage.host_directory), "name": HOST_NAME, "lease_seconds": _LEASE_SECONDS}
-        changes["soldiers"].update(host)
+        changes["soldiers"].update(directory=str(stage.host_directory), name=HOST_NAME)
         processes.write_settings({**SETTINGS, "lease_seconds": _LEASE_SECONDS, **changes})
         source = str(processes.source)
         async with bus.transaction() as transaction:
