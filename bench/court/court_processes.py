@@ -34,16 +34,21 @@ _ROOT = Path(__file__).parents[2]
 
 
 class CourtProcesses:
-    """The processes of a court by name. All their files are below one directory."""
+    """The processes of a court by name. All their files are below one directory.
 
-    def __init__(self, directory: Path, url: str, session: aiohttp.ClientSession) -> None:
+    If `ports` are given, stand-ins that were started elsewhere listen on them.
+    """
+
+    def __init__(
+        self, directory: Path, url: str, session: aiohttp.ClientSession, ports: Mapping[str, int] | None = None
+    ) -> None:
         # Agents are recognized by their working directory.
         self.directory = directory.resolve()
         self.url = url
         self.webhook_port = free_port()
         self._session = session
         self._processes: dict[str, asyncio.subprocess.Process] = {}
-        self._ports = {name: free_port() for name in STANDINS}
+        self._ports = ports or {name: free_port() for name in STANDINS}
         self._broken: dict[str, tuple[str, str]] = {}
 
     @property
@@ -149,6 +154,18 @@ class CourtProcesses:
                 await process.wait()
         self._processes.clear()
 
+    async def until_listens(self, standin: str) -> None:
+        """Wait until a stand-in accepts requests."""
+
+        async def answers() -> bool:
+            try:
+                async with self._session.get(f"{self.address(standin)}/_control/calls") as answer:
+                    return answer.ok
+            except aiohttp.ClientError:
+                return False
+
+        await eventually(answers, f"{standin} listens", _STARTING_SECONDS)
+
     async def people(self, standin: str, what: str, body: Any = None, **doing: Any) -> Any:
         """Perform an action at a stand-in that people perform at the real service."""
         document = doing if body is None else body
@@ -186,14 +203,7 @@ class CourtProcesses:
         words = ("--port", str(self._ports[name]), "--state", str(self.directory / f"{name}.json"))
         await self._spawn(name, f"kingdom.standins.{name}", *words)
 
-        async def answers() -> bool:
-            try:
-                async with self._session.get(f"{self.address(name)}/_control/calls") as answer:
-                    return answer.ok
-            except aiohttp.ClientError:
-                return False
-
-        await eventually(answers, f"{name} listens", _STARTING_SECONDS)
+        await self.until_listens(name)
 
     async def _start_role(self, name: str) -> None:
         before = self.log(name).count("role started") if (self.directory / f"{name}.log").exists() else 0
@@ -253,7 +263,7 @@ async def eventually(ready: Callable[[], Awaitable[Any]], what: str, seconds: fl
     return found
 
 
-def make_remote(remote: Path) -> None:
+def make_remote(remote: Path, pulls: int = _PULLS) -> None:
     """Create a bare repository with one commit, and with pull requests whose head is that commit."""
     work = remote.with_suffix(".work")
     remote.parent.mkdir(parents=True, exist_ok=True)
@@ -264,8 +274,8 @@ def make_remote(remote: Path) -> None:
         ("clone", "-q", "--bare", str(work), str(remote)),
     ):
         subprocess.run(["git", *words], check=True, capture_output=True)
-    pulls = "".join(f"create refs/pull/{number}/head refs/heads/main\n" for number in range(1, _PULLS + 1))
-    for command, lines in ((("update-ref", "--stdin"), pulls), (("pack-refs", "--all"), "")):
+    refs = "".join(f"create refs/pull/{number}/head refs/heads/main\n" for number in range(1, pulls + 1))
+    for command, lines in ((("update-ref", "--stdin"), refs), (("pack-refs", "--all"), "")):
         subprocess.run(["git", "-C", str(remote), *command], input=lines, text=True, check=True, capture_output=True)
 
 

@@ -71,7 +71,12 @@ def judge(counts: CourtCounts, expected: int, processes: list[str]) -> list[str]
         for number in range(1, expected + 1)
         if counts.comments.get(number, 0) != 1
     ]
-    findings += [f"message {message} was posted {n} times" for message, n in counts.posts.items() if n != 1]
+    return [*findings, *judge_leftovers(counts, processes)]
+
+
+def judge_leftovers(counts: CourtCounts, processes: list[str]) -> list[str]:
+    """Describe what is left at the end, and messages that were not posted exactly once."""
+    findings = [f"message {message} was posted {n} times" for message, n in counts.posts.items() if n != 1]
     findings += [f"message {message} was never posted" for message in counts.messages if message not in counts.posts]
     findings += [f"session {soldier} is still registered" for soldier in counts.sessions]
     findings += [f"quota {scope} is still held by {holders}" for scope, holders in counts.held.items()]

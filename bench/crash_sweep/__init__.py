@@ -1,1 +1,1 @@
-"""Kill a run of agents at every durable step of engine and host: it must end as without a kill."""
+"""Kill processes at every durable step of a course: it must end as without a kill."""

@@ -7,16 +7,19 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from bench.crash_sweep import scene
+from bench.crash_sweep.courses import COURSES, MERGED, RUN
 from bench.crash_sweep.model import model_stub
 from bench.crash_sweep.places import BACKENDS
+from bench.crash_sweep.roles import opened
+from bench.crash_sweep.steps import LABEL
 from bench.crash_sweep.sweep import Sweep, SweepResult
-from bench.crash_sweep.variants import VARIANTS
 from kingdom.log_output import configure_logs
 from kingdom.soldiers.settings import ModelSettings, SoldierSettings
 
@@ -24,6 +27,7 @@ SCRIPTED: Final = "scripted"
 CLAUDE: Final = "claude"
 # The bounds: the lowest number of crashes of a default sweep, and the highest share of points that runs never reach.
 POINTS_MIN = {SCRIPTED: 100, CLAUDE: 20}
+MERGED_POINTS_MIN = 150
 MISSED_SHARE_MAX = 0.05
 # The default number of points. It is low for claude, because each start of the program takes a second.
 _POINTS = {SCRIPTED: "all", CLAUDE: "20"}
@@ -47,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures = json.dumps(
         {
             "ok": not complaints,
+            "course": options.course,
             "agent": options.agent,
             "seed": options.seed,
             "seconds": round(time.monotonic() - began, 1),
@@ -63,16 +68,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sweep(backend: str, soldiers: SoldierSettings, options: argparse.Namespace) -> SweepResult:
-    # A killed agent fails its Work once, so one retry is allowed. After any other crash the checks report a retry.
-    made_from = scene.template(works=options.works, retries=1, offers_tools=options.agent == CLAUDE)
     # The directory of a backend is not inside another one, because the processes of a run are found by its directory.
     with tempfile.TemporaryDirectory(prefix="kingdom-crash-sweep-") as name:
         directory = Path(name).resolve()
-        for repository in scene.REPOSITORIES:
-            scene.make_repository(directory / "sources" / repository)
-        with BACKENDS[backend](directory, directory / "sources", made_from) as place:
+
+        async def prepare(url: str) -> None:
+            if options.course == RUN:
+                await _store_run(url, directory / "sources", options)
+
+        with BACKENDS[backend](directory, prepare) as place:
             jobs, seconds = options.jobs or _JOBS[options.agent], options.patience or _PATIENCE_SECONDS
-            sweep = Sweep(backend, place, directory, soldiers=soldiers, jobs=jobs, seconds=seconds)
+            course = COURSES[options.course]
+            sweep = Sweep(course, backend, place, directory, soldiers=soldiers, jobs=jobs, seconds=seconds)
             wanted = options.points or _POINTS[options.agent]
             return sweep.run(
                 None if wanted == "all" else int(wanted),
@@ -80,6 +87,16 @@ def _sweep(backend: str, soldiers: SoldierSettings, options: argparse.Namespace)
                 variant=options.variant,
                 catch=not options.no_variants,
             )
+
+
+async def _store_run(url: str, sources: Path, options: argparse.Namespace) -> None:
+    """Create the repositories and the template of the run."""
+    for repository in scene.REPOSITORIES:
+        scene.make_repository(sources / repository)
+    # A killed agent fails its Work once, so one retry is allowed. After any other crash the checks report a retry.
+    made_from = scene.template(works=options.works, retries=1, offers_tools=options.agent == CLAUDE)
+    async with opened(url) as bus:
+        await scene.store_resources(bus, sources, made_from)
 
 
 @contextmanager
@@ -95,7 +112,8 @@ def _soldiers(agent: str) -> Iterator[SoldierSettings]:
 def _complaints(backend: str, swept: SweepResult, options: argparse.Namespace) -> list[str]:
     complaints = [f"{backend}: {finding}" for finding in swept.findings]
     complaints += [f"{backend}: variant {name} was not caught" for name, found in swept.caught.items() if not found]
-    if options.points is None and not options.variant and swept.killed < POINTS_MIN[options.agent]:
+    points_min = MERGED_POINTS_MIN if options.course == MERGED else POINTS_MIN[options.agent]
+    if options.points is None and not options.variant and swept.killed < points_min:
         complaints.append(f"{backend}: only {swept.killed} points")
     if swept.missed > max(1, MISSED_SHARE_MAX * swept.tried):
         complaints.append(f"{backend}: {swept.missed} of {swept.tried} points were never reached")
@@ -103,9 +121,10 @@ def _complaints(backend: str, swept: SweepResult, options: argparse.Namespace) -
 
 
 def _figures(swept: SweepResult) -> dict[str, Any]:
+    points = {role: _by_kind(kinds) for role, kinds in swept.points.items()}
     return {
-        "points": swept.points,
-        "points_total": sum(count for kinds in swept.points.values() for count in kinds.values()),
+        "points": points,
+        "points_total": sum(count for kinds in points.values() for count in kinds.values()),
         "tried": swept.tried,
         "killed": swept.killed,
         "killed_by_kind": swept.killed_by_kind,
@@ -120,16 +139,31 @@ def _figures(swept: SweepResult) -> dict[str, Any]:
     }
 
 
+def _by_kind(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the number of points of each kind, without the labels of distinct steps."""
+    kinds: Counter[str] = Counter()
+    for kind, count in counts.items():
+        name, label, _ = kind.partition(LABEL)
+        kinds[name] += 1 if label else count
+    return dict(kinds)
+
+
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.crash_sweep", description=sys.modules["bench.crash_sweep"].__doc__
     )
     parser.add_argument("--backend", choices=[*BACKENDS, "both"], default="both", help="the backend of the bus")
     parser.add_argument(
+        "--course",
+        choices=list(COURSES),
+        default=RUN,
+        help="what is swept: one run of engine and host, or a whole court from a ticket to its merged pull request",
+    )
+    parser.add_argument(
         "--agent",
         choices=[SCRIPTED, CLAUDE],
         default=SCRIPTED,
-        help="the agent; claude is the real program in its sandbox, with a stub of the model",
+        help="the agent of a run; claude is the real program in its sandbox, with a stub of the model",
     )
     parser.add_argument(
         "--points",
@@ -143,12 +177,18 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, help="the number of concurrent runs (default 3; 2 with claude)")
     parser.add_argument("--patience", type=float, help="the time limit of a run in seconds (default 300)")
-    parser.add_argument("--variant", choices=VARIANTS, help="sweep a broken variant at the points where it shows")
+    variants = [name for course in COURSES.values() for name in course.variants]
+    parser.add_argument("--variant", choices=variants, help="sweep a broken variant at the points where it shows")
     parser.add_argument("--no-variants", action="store_true", help="do not test the broken variants")
     parser.add_argument(
         "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.variant and options.variant not in COURSES[options.course].variants:
+        parser.error(f"{options.variant} is a variant of another course: add --course")
+    if options.course == MERGED and options.agent != SCRIPTED:
+        parser.error(f"the course {MERGED} has scripted agents only")
+    return options
 
 
 def _number_or_all(words: str) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from bench.crash_sweep.roles import Outcome, Stage, opened
+from bench.crash_sweep.roles import opened
+from bench.crash_sweep.stage import Outcome, Stage
 from bench.crash_sweep.transcripts import TaskTranscript, read_task_transcripts, read_transcript_cost
 from kingdom.bootstrap import operations_of
 from kingdom.bus.log import LogCursor
@@ -42,7 +43,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     ignored: str = ""
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
+class Ending(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     """The result of a run. Two correct results differ only in the events of repeated attempts.
 
     `trees` describes the checkout of each repository, `transcripts` each Task, and `leftovers` what should not exist.
@@ -60,9 +61,15 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     transcript_cost_usd: float
     leftovers: list[str]
 
+    @property
+    def steps_again(self) -> int:
+        """Return how many steps agents did before a crash and again after it."""
+        return sum(task.again for task in self.transcripts.values())
 
-async def read_ending(stage: Stage, outcome: Outcome) -> Ending:
+
+async def read_ending(stage: Stage) -> Ending:
     """Read the result of a run after its processes have ended."""
+    outcome = msgspec.json.decode(stage.outcome.read_bytes(), type=Outcome)
     sessions = stage.host_directory / "logs" / "sessions"
     async with opened(stage.url) as bus:
         async with bus.transaction() as transaction:
@@ -86,7 +93,7 @@ async def read_ending(stage: Stage, outcome: Outcome) -> Ending:
             leftovers=[
                 *(f"command {record.doc['type']} is accepted and not answered" for record in accepted),
                 *await _open_events(bus),
-                *_end_leftover_processes(stage.directory),
+                *end_leftover_processes(stage.directory),
                 *locks_of(stage),
             ],
         )
@@ -178,7 +185,7 @@ def processes_of(directory: Path) -> dict[int, str]:
     return found
 
 
-def _end_leftover_processes(directory: Path) -> Iterator[str]:
+def end_leftover_processes(directory: Path) -> Iterator[str]:
     """End and report leftover processes. A process that was just started gets a moment to end."""
     deadline = time.monotonic() + _DYING_SECONDS
     while processes_of(directory) and time.monotonic() < deadline:

@@ -101,9 +101,8 @@ def _check_transcripts(reference: Ending, ending: Ending, *, again_max: int) -> 
         expected, found = reference.transcripts.get(task, nothing), ending.transcripts.get(task, nothing)
         if (expected.steps, expected.answers) != (found.steps, found.answers):
             yield f"transcripts: {task} has {found} instead of {expected}"
-    again = sum(task.again for task in ending.transcripts.values())
-    if again > again_max:
-        yield f"transcripts: {again} steps were repeated, at most {again_max} are allowed"
+    if ending.steps_again > again_max:
+        yield f"transcripts: {ending.steps_again} steps were repeated, at most {again_max} are allowed"
 
 
 def _check_cost(reference: Ending, ending: Ending, *, slack_usd: float) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.crash_sweep.roles import die_with_parent
+from bench.crash_sweep.process import die_with_parent
 
 _ROOT = Path(__file__).parents[2]
 _PROGRAM = (sys.executable, "-m", "tests.fakes.model")

@@ -3,17 +3,17 @@
 import asyncio
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from bench.crash_sweep import scene
-from bench.crash_sweep.roles import opened
 from bench.postgres import PrivateCluster
 from kingdom.bootstrap import migrate
-from kingdom.workflow.model.resources.template import WorkflowTemplate
 
 _PREPARED = "prepared"
+
+# Writes to a migrated store what all runs begin with.
+Prepare = Callable[[str], Awaitable[None]]
 
 
 class Place(ABC):
@@ -52,26 +52,25 @@ class _Databases(Place):
 
 
 @contextmanager
-def _files(directory: Path, sources: Path, made_from: WorkflowTemplate) -> Iterator[Place]:
+def _files(directory: Path, prepare: Prepare) -> Iterator[Place]:
     prepared = directory / _PREPARED
-    asyncio.run(_prepare(f"file:{prepared}", sources, made_from))
+    asyncio.run(_prepare(f"file:{prepared}", prepare))
     yield _Files(prepared)
 
 
 @contextmanager
-def _postgres(_directory: Path, sources: Path, made_from: WorkflowTemplate) -> Iterator[Place]:
+def _postgres(_directory: Path, prepare: Prepare) -> Iterator[Place]:
     with PrivateCluster() as cluster:
-        asyncio.run(_prepare(cluster.create_database(_PREPARED), sources, made_from))
+        asyncio.run(_prepare(cluster.create_database(_PREPARED), prepare))
         yield _Databases(cluster)
 
 
-BACKENDS: Mapping[str, Callable[[Path, Path, WorkflowTemplate], AbstractContextManager[Place]]] = {
+BACKENDS: Mapping[str, Callable[[Path, Prepare], AbstractContextManager[Place]]] = {
     "files": _files,
     "postgres": _postgres,
 }
 
 
-async def _prepare(url: str, sources: Path, made_from: WorkflowTemplate) -> None:
+async def _prepare(url: str, prepare: Prepare) -> None:
     await migrate(url)
-    async with opened(url) as bus:
-        await scene.store_resources(bus, sources, made_from)
+    await prepare(url)

@@ -9,15 +9,18 @@ from pathlib import Path
 
 import msgspec
 
-ENGINE, HOST = "engine", "host"
+ENGINE, HOST, CLIENT = "engine", "host", "client"
 COMMIT_BEFORE, COMMIT_AFTER = "before a commit", "after a commit"
 CLAIM_AFTER = "after a claim"
 PROGRAM_BEFORE, PROGRAM_DURING, PROGRAM_AFTER = "before a program", "while a program starts", "after a program"
 GIT_DURING = "with a git at work"
 AGENT_BEFORE, AGENT_AFTER = "before a call of an agent", "after a call of an agent"
 AGENT_UPDATE = "after an update of an agent"
+REQUEST_BEFORE, REQUEST_AFTER = "before a request", "after a request"
 # At these steps the agent dies, but not its host.
 AGENT_KILLED = "agent killed after an update"
+# Between the kind and the label of a step.
+LABEL = ": "
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -32,13 +35,17 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Steps:
-    """Counts the steps of one process by kind, and kills the process at one of them."""
+    """Counts the steps of one process by kind, and kills the process at one of them.
 
-    def __init__(self, role: str, victim: Point | None, note: Path) -> None:
+    With `by_label`, the label of a step is a part of its kind.
+    """
+
+    def __init__(self, role: str, victim: Point | None, note: Path, *, by_label: bool = False) -> None:
         self.counts: Counter[str] = Counter()
         self._role = role
         self._victim = victim
         self._note = note
+        self._by_label = by_label
 
     def reach(self, kind: str, label: str, last_act: Callable[[], None] | None = None) -> None:
         """Count a step. If the process must die at this step, record it, run `last_act` and die."""
@@ -54,6 +61,7 @@ class Steps:
                 os.kill(pid, signal.SIGKILL)
 
     def _is_reached(self, kind: str, label: str) -> bool:
+        kind = f"{kind}{LABEL}{label}" if self._by_label else kind
         self.counts[kind] += 1
         reached = self._victim == Point(self._role, kind, self.counts[kind])
         if reached:

@@ -10,22 +10,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from bench.crash_sweep.ending import Ending
-from bench.crash_sweep.judge import judge
+from bench.crash_sweep.course import Course
 from bench.crash_sweep.places import Place
-from bench.crash_sweep.roles import Stage
-from bench.crash_sweep.steps import Point
+from bench.crash_sweep.stage import Stage
+from bench.crash_sweep.steps import LABEL, Point
 from bench.crash_sweep.trial import Trial, begin_trial, read_trial
-from bench.crash_sweep.variants import VARIANTS
+from bench.servers import free_port
 from kingdom.soldiers.settings import SoldierSettings
 
 # A run may take fewer steps than the reference, and never reach its point. If all points are wanted, it is repeated.
 _TRIES = 3
 _PRINT_EVERY_SECONDS = 10.0
-# A broken variant may hang forever, so its time limit is shorter.
-_VARIANT_SECONDS = {"scripted": 120.0, "claude": 120.0}
+# A distinct step that happens more often happens periodically, and how often depends on the time.
+_NUMBER_MAX = 12
 
 
 @dataclass(slots=True)
@@ -51,9 +50,9 @@ class SweepResult:
 
 
 class _PlannedRun(NamedTuple):
-    """A run with its crash point and its broken variant."""
+    """A run with the points at which its roles die, and its broken variant."""
 
-    point: Point | None = None
+    points: tuple[Point, ...] = ()
     variant: str | None = None
 
 
@@ -61,8 +60,17 @@ class Sweep:
     """Executes runs on new stores of one backend, some at a time."""
 
     def __init__(
-        self, backend: str, place: Place, directory: Path, *, soldiers: SoldierSettings, jobs: int, seconds: float
+        self,
+        course: Course,
+        backend: str,
+        place: Place,
+        directory: Path,
+        *,
+        soldiers: SoldierSettings,
+        jobs: int,
+        seconds: float,
     ) -> None:
+        self._course = course
         self._backend = backend
         self._place = place
         self._directory = directory
@@ -77,14 +85,15 @@ class Sweep:
         reference = self._reference(swept, times=1 if variant or wanted == 0 else 2)
         if reference is None:
             return swept
-        points = VARIANTS[variant].shows_at if variant else shuffle_points(swept.points, seed)
+        every = one_each(swept.points, seed) if self._course.distinct_steps else shuffle_points(swept.points, seed)
+        points = self._course.variants[variant].shows_at if variant else every
         print(f"{self._backend}: {len(points)} points, seed {seed}", flush=True)
         self._sweep(swept, reference, points, wanted, variant)
         if catch and not variant:
             swept.caught = self._catch(reference)
         return swept
 
-    def _reference(self, swept: SweepResult, *, times: int) -> Ending | None:
+    def _reference(self, swept: SweepResult, *, times: int) -> Any:
         """Execute the run several times without a crash. All results must be equal, and only common steps count."""
         trials = [trial for _, _, trial in self._trials([_PlannedRun()] * times)]
         reference = trials[0].ending
@@ -92,59 +101,75 @@ class Sweep:
         swept.seconds_reference = trials[0].seconds
         swept.cost_usd_reference = reference.cost_usd if reference else 0.0
         for trial in trials:
-            found = findings_of(reference, trial) if reference else ["it has no end", *trial.complaints]
+            found = self._findings(reference, trial) if reference else ["it has no end", *trial.complaints]
             swept.findings += [f"reference: {words}" for words in found]
         return reference
 
     def _sweep(
-        self, swept: SweepResult, reference: Ending, points: Iterable[Point], wanted: int | None, variant: str | None
+        self, swept: SweepResult, reference: Any, points: Iterable[Point], wanted: int | None, variant: str | None
     ) -> None:
         """Execute one run per point until enough crashes have happened. A missed point is tried again at the end."""
         printed_at = time.monotonic()
         left = list(points)
         swept.tried = len(left) if wanted is None else min(wanted, len(left))
         for _ in range(_TRIES if wanted is None else len(left)):
-            missing = swept.tried - swept.killed
-            batch, left = left[:missing], left[missing:]
-            for number, _, trial in self._trials(_PlannedRun(point, variant) for point in batch):
+            owed = swept.tried - swept.killed
+            turn, left = left[:owed], left[owed:]
+            runs = [_PlannedRun(points, variant) for points in self._together(turn)]
+            for number, _, trial in self._trials(runs):
                 self._count(swept, reference, trial)
-                if trial.point and trial.killed_at is None:
-                    left.append(trial.point)
+                left += [point for point in trial.points if point not in trial.killed]
                 if time.monotonic() - printed_at > _PRINT_EVERY_SECONDS:
                     printed_at = time.monotonic()
-                    print(f"{self._backend}: {number} of {len(batch)}, {len(swept.findings)} findings", flush=True)
+                    print(f"{self._backend}: {number} of {len(runs)}, {len(swept.findings)} findings", flush=True)
         swept.missed = swept.tried - swept.killed
 
-    def _count(self, swept: SweepResult, reference: Ending, trial: Trial) -> None:
-        findings = findings_of(reference, trial)
+    def _together(self, points: Sequence[Point]) -> list[tuple[Point, ...]]:
+        """Return the points of each run: one point, or one of each role."""
+        if not self._course.distinct_steps:
+            return [(point,) for point in points]
+        of_roles = [[point for point in points if point.role == role] for role in self._course.roles]
+        runs = itertools.zip_longest(*of_roles)
+        return [tuple(point for point in run if point is not None) for run in runs]
+
+    def _count(self, swept: SweepResult, reference: Any, trial: Trial) -> None:
+        findings = self._findings(reference, trial)
+        crashes = ", ".join(f"{point} ({trial.killed_at.get(point.role)})" for point in trial.points)
         for words in findings:
-            swept.findings.append(f"{trial.point} ({trial.killed_at}): {words}")
+            swept.findings.append(f"{crashes}: {words}")
             print(f"{self._backend}: {swept.findings[-1]}", flush=True)
         swept.seconds_longest = max(swept.seconds_longest, trial.seconds)
-        if trial.killed_at is not None:
-            swept.killed += 1
-            swept.killed_by_kind[str(trial.point).partition(" #")[0]] += 1
-            swept.finished += not findings
-            swept.steps_again += sum(task.again for task in trial.ending.transcripts.values()) if trial.ending else 0
+        swept.killed += len(trial.killed)
+        swept.killed_by_kind.update(f"{point.role} {point.kind.partition(LABEL)[0]}" for point in trial.killed)
+        swept.finished += 0 if findings else len(trial.killed)
+        swept.steps_again += trial.ending.steps_again if trial.ending and trial.killed else 0
 
-    def _catch(self, reference: Ending) -> dict[str, bool]:
+    def _catch(self, reference: Any) -> dict[str, bool]:
         """Return for each broken variant whether it was detected at each of its points."""
-        shown = [_PlannedRun(point, name) for name, variant in VARIANTS.items() for point in variant.shows_at]
-        caught = dict.fromkeys(VARIANTS, True)
+        variants = self._course.variants
+        shown = [_PlannedRun((point,), name) for name, variant in variants.items() for point in variant.shows_at]
+        caught = dict.fromkeys(variants, True)
         for _, wanted, trial in self._trials(shown):
-            found = trial.killed_at is not None and findings_of(reference, trial)
-            caught[wanted.variant or ""] &= bool(found)
+            name = wanted.variant or ""
+            found = any(variants[name].finding in words for words in self._findings(reference, trial))
+            caught[name] &= bool(trial.killed) and found
         return caught
 
+    def _findings(self, reference: Any, trial: Trial) -> list[str]:
+        """Return what is wrong with a run."""
+        if trial.ending is None:
+            return trial.complaints or ["the run has no end"]
+        return [*trial.complaints, *self._course.judge(reference, trial.ending, trial.points)]
+
     def _trials(self, wanted: Iterable["_PlannedRun"]) -> Iterator[tuple[int, "_PlannedRun", Trial]]:
-        """Execute runs, some at the same time. Yield each ended run: its number, its plan, and its result."""
+        """Execute runs, some at the same time. Yield each ended run: its number, what was wanted, and its result."""
         waiting, running, ended = list(wanted)[::-1], dict[int, tuple[_PlannedRun, Stage]](), 0
         try:
             while waiting or running:
                 while waiting and len(running) < self._jobs:
                     following = waiting.pop()
                     stage = self._stage(following.variant)
-                    running[begin_trial(stage, following.point)] = (following, stage)
+                    running[begin_trial(self._course, stage, following.points)] = (following, stage)
                 pid, status = os.wait()
                 done, stage = running.pop(pid)
                 if status:
@@ -161,21 +186,15 @@ class Sweep:
     def _stage(self, variant: str | None) -> Stage:
         directory = self._directory / f"run-{next(self._numbers):05}"
         directory.mkdir()
-        seconds = min(self._seconds, _VARIANT_SECONDS[self._soldiers.agent]) if variant else self._seconds
+        seconds = min(self._seconds, self._course.variant_seconds) if variant else self._seconds
         return Stage(
             url=self._place.make(directory),
             directory=directory,
             seconds=seconds,
             soldiers=self._soldiers,
             variant=variant,
+            ports={name: free_port() for name in self._course.servers},
         )
-
-
-def findings_of(reference: Ending, trial: Trial) -> list[str]:
-    """Return what is wrong with a run."""
-    if trial.ending is None:
-        return trial.complaints or ["the run has no end"]
-    return [*trial.complaints, *judge(reference, trial.ending, trial.point)]
 
 
 def _lowest_counts(counted: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
@@ -200,3 +219,12 @@ def shuffle_points(counts: dict[str, dict[str, int]], seed: int) -> list[Point]:
         generator.shuffle(points)
     generator.shuffle(kinds)
     return [point for turn in itertools.zip_longest(*kinds) for point in turn if point is not None]
+
+
+def one_each(counts: dict[str, dict[str, int]], seed: int) -> list[Point]:
+    """Return one point of every kind of every role, shuffled: any of the steps of that kind."""
+    generator = random.Random(seed)
+    kinds = [(role, kind, count) for role, of_role in sorted(counts.items()) for kind, count in sorted(of_role.items())]
+    points = [Point(role, kind, generator.randint(1, min(count, _NUMBER_MAX))) for role, kind, count in kinds if count]
+    generator.shuffle(points)
+    return points

@@ -1,59 +1,79 @@
-"""Wrappers around the bus, the agents and the programs of engine and host that count every durable step."""
+"""Count every durable step of a process: those of its bus, its agents, its programs and its HTTP requests."""
 
 import asyncio
 import os
+import re
 import signal
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+from yarl import URL
+
+from bench.chaos.variants import replace as put_in_place
 from bench.crash_sweep import steps
 from bench.crash_sweep.steps import Steps
-from bench.wrapped_bus import WrappedBus
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.port import Bus, Transaction
 from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, Prompt, TurnUpdate
 
 # If git dies with its host, it dies within this time after its start.
 _GIT_LIVES_SECONDS = 0.004
+_NUMBER = re.compile(r"\d+")
+_MUTATION = re.compile(r"mutation[^{]*\{(?:\s|\\n)*(\w+)")
 # Commands of git that change nothing.
 _READING = frozenset({"rev-parse", "merge-base", "ls-files", "for-each-ref", "show", "diff"})
 
 
-class SweptBus(WrappedBus):
-    """A bus whose commits and claims are steps. Reads are not."""
-
-    def __init__(self, bus: Bus, step_counter: Steps) -> None:
-        super().__init__(bus)
-        self._steps = step_counter
+def count_steps(bus: Bus, step_counter: Steps) -> None:
+    """Make the commits and claims of a bus steps. Reads are not."""
+    open_transaction, claim = bus.transaction, bus.claim
 
     @asynccontextmanager
-    async def transaction(
-        self, hold: Sequence[Delivery] = (), *, optimistic: bool = False
-    ) -> AsyncIterator[Transaction]:
-        """Open a transaction. Its commit is a step if it writes anything."""
-        async with self._bus.transaction(hold, optimistic=optimistic) as transaction:
+    async def transaction(hold: Sequence[Delivery] = (), *, optimistic: bool = False) -> AsyncIterator[Transaction]:
+        async with open_transaction(hold, optimistic=optimistic) as opened:
 
             def committed() -> None:
-                if words := _words(transaction):
-                    self._steps.reach(steps.COMMIT_AFTER, words)
+                if words := _words(opened):
+                    step_counter.reach(steps.COMMIT_AFTER, words)
 
             # This callback comes before all others, so nothing that waits for the commit has begun.
-            transaction.after_commit(committed)
-            yield transaction
-            if words := _words(transaction):
-                self._steps.reach(steps.COMMIT_BEFORE, words)
+            opened.after_commit(committed)
+            yield opened
+            if words := _words(opened):
+                step_counter.reach(steps.COMMIT_BEFORE, words)
 
-    async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
-        """Claim events. A claim that returns events is a step."""
-        deliveries = await self._bus.claim(stream, limit, worker)
+    async def claim_and_count(stream: str, limit: int, worker: str) -> list[Delivery]:
+        deliveries = await claim(stream, limit, worker)
         if deliveries:
-            types = "+".join(delivery.envelope.type for delivery in deliveries)
-            self._steps.reach(steps.CLAIM_AFTER, f"{stream}: {types}")
+            types = _each_once(delivery.envelope.type for delivery in deliveries)
+            step_counter.reach(steps.CLAIM_AFTER, f"{stream}: {types}")
         return deliveries
+
+    put_in_place(bus, "transaction", transaction)
+    put_in_place(bus, "claim", claim_and_count)
+
+
+def count_requests(step_counter: Steps) -> None:
+    """Make the HTTP requests of this process steps, except those that only read."""
+    request: Callable[..., Awaitable[aiohttp.ClientResponse]] = aiohttp.ClientSession._request
+
+    async def counted(
+        session: aiohttp.ClientSession, method: str, url: str | URL, **options: Any
+    ) -> aiohttp.ClientResponse:
+        label = _request_label(method, URL(url), options.get("data"))
+        if label:
+            step_counter.reach(steps.REQUEST_BEFORE, label)
+        response = await request(session, method, url, **options)
+        if label:
+            step_counter.reach(steps.REQUEST_AFTER, label)
+        return response
+
+    put_in_place(aiohttp.ClientSession, "_request", counted)
 
 
 class SweptAgents(AgentClient):
@@ -142,6 +162,16 @@ class SweptLoop(asyncio.SelectorEventLoop):
         return transport, protocol
 
 
+def _request_label(method: str, url: URL, data: Any) -> str:
+    """Return the kind of a request, or an empty string if it only reads."""
+    if method == "GET":
+        return ""
+    if not url.path.endswith("/graphql"):
+        return f"{method} {_NUMBER.sub('N', url.path)}"
+    found = _MUTATION.search(bytes(data or b"").decode())
+    return f"mutation {found[1]}" if found else ""
+
+
 def _words(transaction: Transaction) -> str:
     """Return the kind of a transaction's writes, or an empty string."""
     changes = transaction.changes
@@ -151,7 +181,12 @@ def _words(transaction: Transaction) -> str:
     done = [handled.get(position, "?") for position in changes.settlements]
     published = [copy.envelope.type for copy in changes.copies.values()]
     kept = [f"{kind} {put.record.state}" for (kind, _), put in changes.puts.items()]
-    return f"{'+'.join(done) or 'nothing'} -> {'+'.join([*published, *kept])}"
+    return f"{_each_once(done) or 'nothing'} -> {_each_once([*published, *kept])}"
+
+
+def _each_once(words: Iterable[str]) -> str:
+    """Join words without repetitions, so that the label of a step does not depend on how many events came together."""
+    return "+".join(dict.fromkeys(words))
 
 
 def _verb(program: Any, *args: Any) -> str:

@@ -6,16 +6,18 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
-from bench.crash_sweep.ending import Ending, read_ending
-from bench.crash_sweep.roles import CLIENT, Outcome, Stage, die_with_parent, start
-from bench.crash_sweep.steps import ENGINE, HOST, Point
+from bench.crash_sweep.course import Course
+from bench.crash_sweep.ending import Ending
+from bench.crash_sweep.merged.ending import MergedEnding
+from bench.crash_sweep.process import die_with_parent, start
+from bench.crash_sweep.stage import Stage
+from bench.crash_sweep.steps import CLIENT, Point, Steps
 
-_ROLES = (ENGINE, HOST, CLIENT)
 _POLL_SECONDS = 0.005
 # Extra time for the start and the end of the processes.
 _SPARE_SECONDS = 300.0
@@ -23,24 +25,29 @@ _LOG_SHOWN = 1500
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one run. `killed_at` is the step at which the victim died, or None if it did not die."""
+    """The result of one run. `killed_at` is the step at which each victim died, if it died."""
 
-    point: Point | None
-    killed_at: str | None
+    points: tuple[Point, ...]
+    killed_at: dict[str, str]
     seconds: float
     counts: dict[str, dict[str, int]]
     complaints: list[str]
-    ending: Ending | None
+    ending: Ending | MergedEnding | None
+
+    @property
+    def killed(self) -> list[Point]:
+        """Return the points that were reached."""
+        return [point for point in self.points if point.role in self.killed_at]
 
 
-def begin_trial(stage: Stage, point: Point | None) -> int:
+def begin_trial(course: Course, stage: Stage, points: tuple[Point, ...]) -> int:
     """Execute a run in its own process and return its pid. The result can be read after it has ended."""
     if pid := os.fork():
         return pid
     code = 1
     try:
         die_with_parent()
-        _result(stage).write_bytes(msgspec.json.encode(_try(stage, point)))
+        _result(stage).write_bytes(msgspec.json.encode(_try(course, stage, points)))
         code = 0
     except BaseException:  # noqa: BLE001 - this process ends here, whatever the error was
         traceback.print_exc()
@@ -58,41 +65,45 @@ def _result(stage: Stage) -> Path:
     return stage.directory / "trial.json"
 
 
-def _try(stage: Stage, point: Point | None) -> Trial:
+def _try(course: Course, stage: Stage, points: tuple[Point, ...]) -> Trial:
     began = time.monotonic()
-    processes = _Processes(stage, point)
-    complaints = [*processes.until_client_ends(), *processes.end()]
-    ending = None
-    if stage.outcome.exists():
-        outcome = msgspec.json.decode(stage.outcome.read_bytes(), type=Outcome)
-        ending = asyncio.run(read_ending(stage, outcome))
+    processes = _Processes(course, stage, points)
+    complaints = [*processes.until_client_ends(), *processes.end_roles()]
+    ending = asyncio.run(course.read_ending(stage)) if stage.outcome.exists() else None
+    complaints += processes.end_servers()
+    victims = {point.role: stage.note(point.role) for point in points}
+    counts = {role: stage.counts(role) for role in course.roles}
     return Trial(
-        point=point,
-        killed_at=stage.note.read_text() if stage.note.exists() else None,
+        points=points,
+        killed_at={role: note.read_text() for role, note in victims.items() if note.exists()},
         seconds=round(time.monotonic() - began, 3),
-        counts={
-            role: msgspec.json.decode(file.read_bytes()) for role in _ROLES if (file := stage.counts(role)).exists()
-        },
+        counts={role: msgspec.json.decode(file.read_bytes()) for role, file in counts.items() if file.exists()},
         complaints=complaints,
         ending=ending,
     )
 
 
 class _Processes:
-    """The processes of one run. One of them may kill itself once."""
+    """The processes of one run. Some of its roles may kill themselves once."""
 
-    def __init__(self, stage: Stage, point: Point | None) -> None:
+    def __init__(self, course: Course, stage: Stage, points: tuple[Point, ...]) -> None:
+        self._course = course
         self._stage = stage
-        self._victim = point.role if point else None
-        self._running = {start(role, stage, point): role for role in _ROLES}
+        self._victims = {point.role: point for point in points}
+        self._running: dict[int, str] = {}
+        for name in course.servers:
+            self._start(name)
+        course.set_up(stage)
+        for name in (*course.roles, CLIENT):
+            self._start(name, self._victims.get(name))
 
     def until_client_ends(self) -> Iterator[str]:
-        """Wait for the client, restart the victim after its crash, and report any other exit."""
+        """Wait for the client, restart each victim after its crash, and report any other exit."""
         for pid, status in self._ends(self._stage.seconds + _SPARE_SECONDS):
             role = self._running.pop(pid)
             if self._killed_itself(role, status):
-                self._victim = None
-                self._running[start(role, self._stage)] = role
+                del self._victims[role]
+                self._start(role)
             elif status or role != CLIENT:
                 yield self._unexpected(role, status)
                 return
@@ -100,15 +111,26 @@ class _Processes:
                 return
         yield "the client did not end"
 
-    def end(self) -> Iterator[str]:
-        """End the remaining processes gracefully, the engine last, and report those that do not end."""
-        for last in (False, True):
-            ending = {pid: role for pid, role in self._running.items() if (role == ENGINE) is last}
-            for pid in ending:
-                os.kill(pid, signal.SIGTERM)
-            yield from self._until_ended(ending)
+    def end_roles(self) -> Iterator[str]:
+        """End the client and the roles gracefully, and report those that do not end."""
+        course = self._course
+        yield from self._end({*course.roles, CLIENT} - {course.ends_last})
+        yield from self._end({course.ends_last})
 
-    def _until_ended(self, ending: Mapping[int, str]) -> Iterator[str]:
+    def end_servers(self) -> Iterator[str]:
+        """End the servers gracefully, and report those that do not end."""
+        return self._end(self._course.servers.keys())
+
+    def _start(self, role: str, victim: Point | None = None) -> None:
+        course, stage = self._course, self._stage
+        step_counter = Steps(role, victim, stage.note(role), by_label=course.distinct_steps)
+        break_it = course.variants[stage.variant].break_it if stage.variant else None
+        self._running[start(role, stage, course.plays[role], step_counter, break_it)] = role
+
+    def _end(self, roles: Collection[str]) -> Iterator[str]:
+        ending = {pid: role for pid, role in self._running.items() if role in roles}
+        for pid in ending:
+            os.kill(pid, signal.SIGTERM)
         for pid, status in self._ends(_SPARE_SECONDS, ending):
             role = self._running.pop(pid)
             # The last steps happen during the shutdown. A victim that dies there is not restarted.
@@ -121,7 +143,7 @@ class _Processes:
             yield f"the {role} did not end when it was asked to"
 
     def _killed_itself(self, role: str, status: int) -> bool:
-        return role == self._victim and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        return role in self._victims and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
     def _ends(self, seconds: float, of: Mapping[int, str] | None = None) -> Iterator[tuple[int, int]]:
         """Yield each exit until none of these processes runs. Without `of`, wait for all processes."""

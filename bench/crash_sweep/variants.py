@@ -1,13 +1,14 @@
 """Broken variants of the recovery: each changes the engine or the host, and the sweep must detect it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
 from bench.chaos.variants import replace as put_in_place
 from bench.crash_sweep import steps
+from bench.crash_sweep.course import Variant
 from bench.crash_sweep.steps import ENGINE, HOST, Point
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.outcome import Done, Outcome
@@ -25,14 +26,6 @@ from kingdom.soldiers.workplace.agent_environment import Workplace
 from kingdom.workflow.model.messages.answers import TranscriptFinding
 from kingdom.workflow.model.messages.commands import StartAgent
 from kingdom.workflow.records import HOSTS
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """A broken variant and the points at which the sweep must detect it."""
-
-    break_it: Callable[[], None]
-    shows_at: tuple[Point, ...]
 
 
 def settle_first() -> None:

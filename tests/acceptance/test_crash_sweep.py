@@ -14,7 +14,7 @@ from bench.crash_sweep import steps
 from bench.crash_sweep.__main__ import CLAUDE, POINTS_MIN, SCRIPTED
 from bench.crash_sweep.ending import Ending, Event, locks_of, processes_of
 from bench.crash_sweep.judge import judge
-from bench.crash_sweep.roles import Stage
+from bench.crash_sweep.stage import Stage
 from bench.crash_sweep.steps import ENGINE, HOST, Point
 from bench.crash_sweep.sweep import shuffle_points
 from bench.crash_sweep.transcripts import TaskTranscript, read_task_transcripts, read_transcript_cost

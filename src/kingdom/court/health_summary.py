@@ -16,7 +16,7 @@ from kingdom.court.records import CURRENT
 _UNKNOWN = "unknown"
 # What an admission level means for new work.
 _HELD_BACK = {
-    AdmissionLevel.HIGH: "only what is urgent or has waited for hours starts",
+    AdmissionLevel.HIGH: "only work that is urgent or has waited for hours starts",
     AdmissionLevel.NOTHING: "nothing new starts",
 }
 
