@@ -19,7 +19,7 @@ CHANGES_REQUESTED = "changes_requested"
 SUCCESS, FAILURE = "success", "failure"
 # Why an event that waited starts no round.
 SETTLED = "a later commit or event has settled it"
-_WRITERS = frozenset({"admin", "maintain", "write"})
+WRITERS = frozenset({"admin", "maintain", "write"})
 _BOT = "[bot]"
 # How many of the newest events a followup remembers as answered.
 _ANSWERED_MAX = 200
@@ -68,7 +68,7 @@ def is_permitted(policy: FollowPolicy, login: str, permission: str, teams: Colle
     """
     if policy.people:
         return bool(teams) or login.lower() in {name.lower() for name in policy.people}
-    return permission in _WRITERS and not login.endswith(_BOT)
+    return permission in WRITERS and not login.endswith(_BOT)
 
 
 def end_reason(event_type: str) -> str:

@@ -90,7 +90,7 @@ async def look_at_followed_pulls(
     """Look at each followed pull request that is due, and store what happened. Return the number of new events."""
     now = clock()
     received = 0
-    for due in await run_transaction(bus, partial(_claim_due, now, now + _interval(settings))):
+    for due in await run_transaction(bus, partial(_claim_due, now, now + look_interval(settings))):
         policy = policies(due.followup.general)
         if policy is None:
             continue
@@ -100,7 +100,8 @@ async def look_at_followed_pulls(
             found = _Findings([], msgspec.structs.replace(due.look, problem=str(error)))
             _log.warning("pull_request_not_read", pull_request=due.followup.id, reason=str(error))
         else:
-            api = PullApi(session, settings.api_url, token, due.followup, due.look.etags)
+            followup = due.followup
+            api = PullApi(session, settings.api_url, token, followup.repo, followup.number, due.look.etags)
             found = await _look(api, due, policy, settings, now)
         again_at = now + _RECHECK_AFTER if found.is_incomplete else None
         received += await run_transaction(bus, partial(_store, due.followup.id, found, settings, again_at))
@@ -328,6 +329,7 @@ async def _put_look(
     )
 
 
-def _interval(settings: GitHubSettings) -> timedelta:
+def look_interval(settings: GitHubSettings) -> timedelta:
+    """Return the time between two looks."""
     own = timedelta(seconds=settings.poll_seconds)
     return max(own, _EVERY_WITH_WEBHOOKS) if settings.webhook else own
