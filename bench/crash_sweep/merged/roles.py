@@ -34,8 +34,8 @@ from kingdom.cli.framework.long_running import LOOPBACK, run_until_stopped
 from kingdom.cli.framework.output import CommandOutput
 from kingdom.cli.machine import role as role_command
 from kingdom.cli.machine.role import CourtRole, play_court_role
+from kingdom.court.petitions.github.api import GithubApi
 from kingdom.court.petitions.github.effect import GithubPetitions
-from kingdom.court.petitions.github_api import GithubApi
 from kingdom.realm import Realm
 from kingdom.roles import (
     chamberlain,  # noqa: F401 - every role is loaded here, so that forked processes start fast

@@ -18,10 +18,10 @@ from kingdom.court.followups.records import Followup, find_followup, save_follow
 from kingdom.court.followups.rules import StartRound, count_round
 from kingdom.court.king import release, rounds
 from kingdom.court.king.context import KingContext
-from kingdom.court.petitions import github, github_branches, github_threads
 from kingdom.court.petitions.bodies import GithubPush
+from kingdom.court.petitions.github import effect, pushes, replies
+from kingdom.court.petitions.github.api import GithubApi
 from kingdom.court.petitions.github.effect import GithubPetitions
-from kingdom.court.petitions.github_api import GithubApi
 
 
 def count_round_later() -> None:
@@ -54,12 +54,12 @@ def push_again() -> None:
         return Absent()
 
     async def push(api: GithubApi, wanted: GithubPush) -> CallResult:
-        branch = await github_branches._read_branch(api, wanted)
-        await github_branches._move(api, wanted, branch)
-        return Acked(github_branches._response(branch, wanted))
+        branch = await pushes._read_branch(api, wanted)
+        await pushes._move(api, wanted, branch)
+        return Acked(pushes._response(branch, wanted))
 
-    put_in_place(github, "find_push", find)
-    put_in_place(github, "push_commits", push)
+    put_in_place(effect, "find_push", find)
+    put_in_place(effect, "push_commits", push)
 
 
 def reply_again() -> None:
@@ -68,7 +68,7 @@ def reply_again() -> None:
     async def find(*_: object) -> None:
         return None
 
-    put_in_place(github_threads, "_find_comment", find)
+    put_in_place(replies, "_find_comment", find)
 
 
 def summarize_again() -> None:

@@ -189,7 +189,7 @@ def test_the_shipped_generals_are_complete() -> None:
     loaded = load_packages(SHIPPED)
     assert loaded.broken == ()
     assert {package.name for package in loaded.packages} == {
-        *("gen-briefing", "gen-hello", "gen-jira", "gen-pr", "gen-test"),
+        *("gen-briefing", "gen-fix", "gen-hello", "gen-jira", "gen-pr", "gen-test"),
     }
     assert find_shipped_package("gen-pr") == SHIPPED / "gen-pr"
     assert find_shipped_package("../generals/gen-pr") is None
@@ -197,6 +197,7 @@ def test_the_shipped_generals_are_complete() -> None:
 
 def test_the_shipped_generals_request_only_allowed_petitions() -> None:
     values = {"number": 7, "key": "SHOP-1", "summary": "Say hi", "channel": "engineering"}
+    values |= {"title": "Say hi", "branch": "feature"}
     origin = AssignmentSubject(repo="acme/shop", number=7, ticket="SHOP-1", channel="engineering")
     asked: list[str] = []
     for package in load_packages(SHIPPED).packages:
@@ -209,7 +210,8 @@ def test_the_shipped_generals_request_only_allowed_petitions() -> None:
                     assert body.is_about(origin)
                     assert any(fnmatchcase(body.target, glob) for glob in allowed[step.petition].targets)
                     asked.append(step.petition)
-    assert sorted(asked) == ["github.comment", "github.pull_request", "github.review", "jira.comment", "slack.message"]
+    pull_requests = ["github.pull_request"] * 2
+    assert sorted(asked) == ["github.comment", *pull_requests, "github.review", "jira.comment", "slack.message"]
 
 
 def test_the_example_in_the_documentation_is_a_general(tmp_path: Path) -> None:

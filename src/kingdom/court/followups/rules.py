@@ -19,7 +19,7 @@ CHANGES_REQUESTED = "changes_requested"
 SUCCESS, FAILURE = "success", "failure"
 # Why an event that waited starts no round.
 SETTLED = "a later commit or event has settled it"
-_WRITERS = frozenset({"admin", "maintain", "write"})
+WRITERS = frozenset({"admin", "maintain", "write"})
 _BOT = "[bot]"
 _ENDS = {MERGED: "it was merged", CLOSED: "it was closed without a merge"}
 _SUBJECTS = {
@@ -67,7 +67,7 @@ def is_permitted(policy: FollowPolicy, login: str, permission: str, teams: Colle
     """
     if policy.people:
         return bool(teams) or login.lower() in {name.lower() for name in policy.people}
-    return permission in _WRITERS and not login.endswith(_BOT)
+    return permission in WRITERS and not login.endswith(_BOT)
 
 
 def end_reason(event_type: str) -> str:

@@ -89,7 +89,7 @@ async def poll_followed_pulls(
     """Poll each followed pull request that is due, and store what happened. Return the number of new events."""
     now = clock()
     received = 0
-    for due in await run_transaction(bus, partial(_claim_due, now, now + _interval(settings))):
+    for due in await run_transaction(bus, partial(_claim_due, now, now + poll_interval(settings))):
         policy = policies(due.followup.general)
         if policy is None:
             continue
@@ -99,7 +99,8 @@ async def poll_followed_pulls(
             found = _Findings([], msgspec.structs.replace(due.state, problem=str(error)))
             _log.warning("pull_request_not_read", pull_request=due.followup.id, reason=str(error))
         else:
-            api = PullApi(session, settings.api_url, token, due.followup, due.state.etags)
+            followup = due.followup
+            api = PullApi(session, settings.api_url, token, followup.repo, followup.number, due.state.etags)
             found = await _poll(api, due, policy, settings, now)
         again_at = now + _RECHECK_AFTER if found.is_incomplete else None
         received += await run_transaction(bus, partial(_store, due.followup.id, found, settings, again_at))
@@ -327,6 +328,7 @@ async def _put_poll(
     )
 
 
-def _interval(settings: GitHubSettings) -> timedelta:
+def poll_interval(settings: GitHubSettings) -> timedelta:
+    """Return the time between two polls."""
     own = timedelta(seconds=settings.poll_seconds)
     return max(own, _EVERY_WITH_WEBHOOKS) if settings.webhook else own

@@ -7,7 +7,6 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from kingdom.court.followups.records import Followup
 from kingdom.court.remote_http import HttpReply, github_headers, next_page
 from kingdom.court.sentinel.http_requests import send_request
 from kingdom.court.sentinel.pull_replies import LOG_BYTES_MAX, CheckDetails, CheckRun, PullComment, clean_log
@@ -24,17 +23,23 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 class PullApi:
-    """The requests about one followed pull request. `etags` are from earlier replies, by the name of the request."""
+    """The requests about one pull request, or about its repository. `etags` are from earlier replies, by request."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, url: str, token: str, followup: Followup, etags: Mapping[str, str]
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        token: str,
+        repo: str,
+        number: int = 0,
+        etags: Mapping[str, str] | None = None,
     ) -> None:
         self._session = session
         self._headers = github_headers(token)
         self._root = url.rstrip("/")
-        self._repository = f"{self._root}/repos/{followup.repo}"
-        self._pull = f"{self._repository}/pulls/{followup.number}"
-        self.etags = dict(etags)
+        self._repository = f"{self._root}/repos/{repo}"
+        self._pull = f"{self._repository}/pulls/{number}"
+        self.etags = dict(etags or {})
 
     async def pull(self) -> Any:
         """Return the pull request, or None if it has not changed."""
@@ -43,6 +48,10 @@ class PullApi:
     async def reviews(self) -> Any:
         """Return all reviews, or None if they have not changed."""
         return await self._changed("reviews", f"{self._pull}/reviews", field="")
+
+    async def issue_events(self) -> Any:
+        """Return what happened to the issues of the repository, newest first, or None if nothing has. One page."""
+        return await self._changed("events", f"{self._repository}/issues/events")
 
     async def suites(self, commit: str) -> Any:
         """Return all suites of a commit, or None if they have not changed."""
@@ -122,7 +131,8 @@ class PullApi:
         if reply.is_unchanged:
             return None
         # A change on a later page does not change the tag of the first one.
-        self.etags[name] = "" if next_page(reply, self._root) else reply.headers.get("ETag", "")
+        is_partial = field is not None and next_page(reply, self._root)
+        self.etags[name] = "" if is_partial else reply.headers.get("ETag", "")
         return reply.body if field is None else await self._all_pages(reply, field)
 
     async def _all_pages(self, reply: HttpReply, field: str) -> list[Any]:

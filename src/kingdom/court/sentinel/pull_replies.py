@@ -183,7 +183,7 @@ def checks_event(
     """Return the event of the completed checks of a commit, or None if some are undecided and none failed."""
     results = sorted([(f"run {run.id}", run.conclusion or "") for run in runs])
     results += sorted((f"status {each.id}", each.state) for each in statuses)
-    failing = [_failed_run(run, details.get(run.id, CheckDetails())) for run in runs if run.conclusion in FAILED]
+    failing = [failed_run(run, details.get(run.id, CheckDetails())) for run in runs if run.conclusion in FAILED]
     failing += [_failed_status(each) for each in statuses if each.state in FAILED]
     if not failing and any(result in UNDECIDED for _, result in results):
         return None
@@ -230,7 +230,8 @@ def _author(comment: PullComment) -> str:
     return comment.user.login if comment.user else ""
 
 
-def _failed_run(run: CheckRun, details: CheckDetails) -> dict[str, Any]:
+def failed_run(run: CheckRun, details: CheckDetails) -> dict[str, Any]:
+    """Return what an event tells about a failed check."""
     summary = "\n".join(filter(None, (run.output.title, run.output.summary)))
     return {
         "name": clean_text(run.name, NAME_MAX),

@@ -199,7 +199,7 @@ class WebhookReceiver:
         except TimeoutError:
             _log.error("webhook_not_stored", reason="the store takes too long")
             return _response(503, "try again later")
-        if hinted:
+        if hinted or document.get("action") == "labeled":
             self._on_hint()
         return _response(202, taken)
 

@@ -1,7 +1,7 @@
 """The Sentinel: polls GitHub and Jira at their own intervals, and receives webhooks."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -14,10 +14,11 @@ from kingdom.bus.port import Bus
 from kingdom.bus.stream import RetryPolicy
 from kingdom.clock import utc_now
 from kingdom.court.followups.summary import FollowPolicies
-from kingdom.court.sentinel.followed_pulls import PullTokens, poll_followed_pulls
+from kingdom.court.sentinel.followed_pulls import PullTokens, poll_followed_pulls, poll_interval
 from kingdom.court.sentinel.github_poll import poll_github
 from kingdom.court.sentinel.http_requests import TIMEOUT, PollResult
 from kingdom.court.sentinel.jira_poll import poll_jira
+from kingdom.court.sentinel.labeled_pulls import poll_labels
 from kingdom.court.sentinel.receiver import WebhookReceiver
 from kingdom.court.sentinel.records import end_old_records
 from kingdom.court.sentinel.settings import GitHubSettings, SentinelSettings
@@ -33,7 +34,8 @@ _log = structlog.get_logger("kingdom.court.sentinel")
 class Sentinel:
     """Runs until stopped. Even if several Sentinels run, each activity becomes one event.
 
-    Without `tokens`, it does not poll followed pull requests.
+    Without `tokens`, it does not poll followed pull requests. `label_repos` returns the repositories whose labels
+    are events.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Sentinel:
         *,
         tokens: PullTokens | None = None,
         policies: FollowPolicies = lambda _: None,
+        label_repos: Callable[[], Collection[str]] = tuple,
         clock: Callable[[], datetime] = utc_now,
         backoff: RetryPolicy = _BACKOFF,
     ) -> None:
@@ -50,12 +53,14 @@ class Sentinel:
         self._settings = settings
         self._tokens = tokens
         self._policies = policies
+        self._label_repos = label_repos
         self._clock = clock
         self._backoff = backoff
         self._stopped = asyncio.Event()
         self._hinted = asyncio.Event()
+        self._label_hinted = asyncio.Event()
         github = settings.github
-        self.receiver = WebhookReceiver(bus, github, clock, self._hinted.set) if github and github.webhook else None
+        self.receiver = WebhookReceiver(bus, github, clock, self._hint) if github and github.webhook else None
 
     async def run(self) -> None:
         """Poll and receive until stopped."""
@@ -85,6 +90,7 @@ class Sentinel:
         if github and self._tokens:
             poll_pulls = partial(self._poll_followed_pulls, session, github, self._tokens)
             watches.append(self._repeat("followups", poll_pulls))
+            watches.append(self._repeat("labels", partial(self._poll_labels, session, github, self._tokens)))
         if jira := self._settings.jira:
             poll = partial(poll_jira, self._bus, session, jira, self._clock)
             watches.append(self._repeat("jira", partial(_poll_and_log, "jira", poll)))
@@ -100,6 +106,21 @@ class Sentinel:
             async with asyncio.timeout(_CHECK_DUE_EVERY.total_seconds()):
                 await self._hinted.wait()
         return timedelta()
+
+    async def _poll_labels(
+        self, session: aiohttp.ClientSession, github: GitHubSettings, tokens: PullTokens
+    ) -> timedelta:
+        """Poll new labels, then wait for a webhook or for the next poll."""
+        self._label_hinted.clear()
+        await poll_labels(self._bus, session, github, tokens, self._label_repos(), self._clock)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(poll_interval(github).total_seconds()):
+                await self._label_hinted.wait()
+        return timedelta()
+
+    def _hint(self) -> None:
+        self._hinted.set()
+        self._label_hinted.set()
 
     async def _end_old_records(self) -> timedelta:
         await end_old_records(self._bus, self._clock())

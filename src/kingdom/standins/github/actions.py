@@ -224,6 +224,9 @@ def label(context: ActionContext, issue: dict[str, Any], names: list[str]) -> No
     for name in [each for each in names if each not in issue["labels"]]:
         issue["labels"].append(name)
         touch(context, issue)
+        events = context.state_file.state["issue_events"]
+        about = {"repository": issue["repository"], "number": issue["number"], "label": name}
+        events.append({"id": len(events) + 1, "event": "labeled", "actor": context.by, "at": context.at, **about})
         queue_webhook(context, issue, "labeled", label=context.bodies.label(issue["repository"], name))
 
 

@@ -49,6 +49,7 @@ def _empty_state() -> dict[str, Any]:
         "limits": {"limit": 5000, "used": 0, "reset": 0, "status": 403, "poll_interval": 60, "secondary": None},
         "repositories": {},
         "issues": {},
+        "issue_events": [],
         "comments": [],
         "reviews": [],
         "review_comments": [],

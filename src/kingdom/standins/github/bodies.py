@@ -289,12 +289,16 @@ class GithubBodies:
         }
 
     def _branch(self, repository: str, stored: dict[str, Any]) -> dict[str, Any]:
+        owner, _, name = repository.partition("/")
+        repo = self.repository(repository)
+        if stored["owner"] != owner:
+            repo |= {"full_name": f"{stored['owner']}/{name}", "owner": self.user(stored["owner"]), "fork": True}
         return {
             "label": f"{stored['owner']}:{stored['ref']}",
             "ref": stored["ref"],
             "sha": stored["sha"],
             "user": self.user(stored["owner"]),
-            "repo": self.repository(repository),
+            "repo": repo,
         }
 
     def _url(self, stored: dict[str, Any], kind: str) -> str:

@@ -89,6 +89,22 @@ async def create_issue(request: web.Request) -> web.Response:
     return web.json_response(context.bodies.issue(issue), status=201)
 
 
+@ROUTES.get(_REPOSITORY + "/issues/events")
+async def list_events(request: web.Request) -> web.Response:
+    """Answer with what happened to the issues and pull requests of a repository, newest first: labels only."""
+    name, state = repository_of(request), request.app[STATE_FILE].state
+    bodies = GithubBodies(state, base_of(request))
+
+    def render(event: dict[str, Any]) -> dict[str, Any]:
+        issue = bodies.issue(find_issue(state, name, event["number"]))
+        label = {"name": event["label"], "color": "ededed"}
+        about = {"id": event["id"], "event": event["event"], "created_at": event["at"], "label": label}
+        return {**about, "actor": bodies.user(event["actor"]), "issue": issue}
+
+    found = [each for each in state["issue_events"] if each["repository"] == name]
+    return page_of(request, found[::-1], render)
+
+
 @ROUTES.get(_ISSUE)
 async def show_issue(request: web.Request) -> web.Response:
     """Answer with an issue."""

@@ -18,12 +18,13 @@ from kingdom.court.sentinel.settings import GitHubAppSettings, GitHubSettings
 from kingdom.court.sentinel.untrusted import clean_text
 from kingdom.errors import Misconfigured, Transient
 
-# What reading a followed pull request needs: its reviews, checks and statuses, the logs of failed jobs, and the
+# What reading a pull request needs: its reviews, labels, checks and statuses, the logs of failed jobs, and the
 # permission of each reviewer.
 FOLLOW_PERMISSIONS: Mapping[str, str] = {
     "metadata": "read",
     "actions": "read",
     "checks": "read",
+    "issues": "read",
     "pull_requests": "read",
     "statuses": "read",
 }
