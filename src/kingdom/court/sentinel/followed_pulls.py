@@ -11,22 +11,23 @@ import msgspec
 import structlog
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Record, RecordQuery
+from kingdom.bus.record import RecordQuery
 from kingdom.clock import utc_now
 from kingdom.court.documents import ExternalEvent
+from kingdom.court.followups.looks import LOOKS, PullLook, put_look
 from kingdom.court.followups.records import (
     FOLLOWUPS,
     Followup,
-    FollowupState,
     end_followup,
+    find_followup,
     followup_id,
     load_followup,
-    read_followup,
+    record_branch_head,
 )
 from kingdom.court.followups.rules import end_reason, is_permitted
 from kingdom.court.followups.summary import FollowPolicies
 from kingdom.court.package import FollowPolicy
-from kingdom.court.records import CURRENT, ENDED, receive_event
+from kingdom.court.records import CURRENT, receive_event
 from kingdom.court.sentinel.pull_api import PullApi, convert_all
 from kingdom.court.sentinel.pull_replies import (
     FAILED,
@@ -39,7 +40,7 @@ from kingdom.court.sentinel.pull_replies import (
     review_event,
     state_events,
 )
-from kingdom.court.sentinel.records import ACTOR, LOOKS, PullLook
+from kingdom.court.sentinel.records import ACTOR
 from kingdom.court.sentinel.settings import GitHubSettings
 from kingdom.court.sentinel.untrusted import convert_untrusted
 from kingdom.errors import KingdomError, Transient
@@ -49,7 +50,8 @@ from kingdom.workflow.records import each_record, run_transaction
 _EVERY_WITH_WEBHOOKS = timedelta(minutes=5)
 # GitHub computes whether there are conflicts after it was asked.
 _RECHECK_AFTER = timedelta(seconds=10)
-_FOLLOWED = (FollowupState.OPEN, FollowupState.WAITING)
+# How many looks one pass begins. The others follow in the next one.
+_LOOKS_AT_ONCE = 100
 _COMPLETED, _PENDING = "completed", "pending"
 _log = structlog.get_logger("kingdom.court.sentinel")
 # Returns a token that may read the pull requests of a repository.
@@ -106,17 +108,15 @@ async def hint_pull_requests(transaction: Transaction, repo: str, numbers: Seque
     Return their number. A pull request that is not followed costs nothing.
     """
     if numbers:
-        wanted = [followup_id(repo, number) for number in numbers]
-        records = [record for each in wanted if (record := await transaction.get(FOLLOWUPS.name, each))]
+        keys = [(LOOKS.name, followup_id(repo, number)) for number in numbers]
+        records = [record for key in keys if (record := await transaction.get(*key))]
     else:
-        records = [record for record in await _followed(transaction) if record.id.startswith(f"{repo.lower()}#")]
-    hinted = 0
-    for record in records:
-        look = await transaction.get(LOOKS.name, record.id)
-        if record.state in _FOLLOWED and look and look.due_at and look.due_at > now:
-            await _put_look(transaction, record.id, look, msgspec.convert(look.doc, PullLook), now)
-            hinted += 1
-    return hinted
+        query = RecordQuery(kind=LOOKS.name, state=CURRENT, index="repo", value=repo.lower())
+        records = [record async for record in each_record(transaction, query)]
+    later = [record for record in records if record.state == CURRENT and record.due_at and record.due_at > now]
+    for record in later:
+        await put_look(transaction, record.id, record, msgspec.convert(record.doc, PullLook), now)
+    return len(later)
 
 
 def hinted_pulls(event: str, document: Mapping[str, Any]) -> tuple[str, tuple[int, ...]] | None:
@@ -145,31 +145,20 @@ def hinted_pulls(event: str, document: Mapping[str, Any]) -> tuple[str, tuple[in
 async def _claim_due(now: datetime, again_at: datetime, transaction: Transaction) -> list[_DueLook]:
     """Return the looks that are due, and postpone them, so that another Sentinel does not look too.
 
-    A followup whose time is over costs no request. The King ends it.
+    The looks at a followup that has ended or whose time is over end too.
     """
-    followed = await _followed(transaction)
-    records = {record.id: record for record in followed if read_followup(record).ends_at > now}
-    await transaction.read_ahead([(LOOKS.name, each) for each in records])
     due = []
-    for followup_key, record in records.items():
-        known = await transaction.get(LOOKS.name, followup_key)
-        if known and known.state == CURRENT and known.due_at and known.due_at > now:
+    records = await transaction.find(RecordQuery(kind=LOOKS.name, state=CURRENT, due_by=now, limit=_LOOKS_AT_ONCE))
+    await transaction.read_ahead([(FOLLOWUPS.name, record.id) for record in records])
+    for record in records:
+        known = await find_followup(transaction, record.id)
+        if known is None or known[1].is_over or known[1].ends_at <= now:
+            await put_look(transaction, record.id, record, PullLook(), None)
             continue
-        look = msgspec.convert(known.doc, PullLook) if known and known.state == CURRENT else PullLook()
-        await _put_look(transaction, followup_key, known, look, again_at)
-        due.append(_DueLook(read_followup(record), look))
-    async for known in each_record(transaction, RecordQuery(kind=LOOKS.name, state=CURRENT)):
-        if known.id not in records:
-            await _put_look(transaction, known.id, known, PullLook(), None)
+        look = msgspec.convert(record.doc, PullLook)
+        await put_look(transaction, record.id, record, look, again_at)
+        due.append(_DueLook(known[1], look))
     return due
-
-
-async def _followed(transaction: Transaction) -> list[Record]:
-    return [
-        record
-        for state in _FOLLOWED
-        async for record in each_record(transaction, RecordQuery(kind=FOLLOWUPS.name, state=state))
-    ]
 
 
 async def _look(
@@ -295,27 +284,13 @@ async def _store(
     """Store the events of a look and its tags, and the end of the followup. A hint that came meanwhile stays due."""
     known = await transaction.get(LOOKS.name, followup)
     due = [each for each in (known.due_at if known else None, again_at) if each]
-    await _put_look(transaction, followup, known, found.look, min(due, default=None))
+    await put_look(transaction, followup, known, found.look, min(due, default=None))
+    await record_branch_head(transaction, followup, found.look.head)
     events = sorted(found.events, key=lambda event: event.id)
     for reason in filter(None, (end_reason(event.type) for event in events)):
         record, current = await load_followup(transaction, followup)
         await end_followup(transaction, record, current, reason, at=events[0].created_at, actor=ACTOR)
     return sum([await receive_event(transaction, event, ACTOR, settings.seen_kept) for event in events])
-
-
-async def _put_look(
-    transaction: Transaction, followup: str, known: Record | None, look: PullLook, due_at: datetime | None
-) -> None:
-    await transaction.put(
-        Record(
-            kind=LOOKS.name,
-            id=followup,
-            version=known.version if known else 0,
-            state=CURRENT if due_at else ENDED,
-            due_at=due_at,
-            doc=msgspec.to_builtins(look),
-        )
-    )
 
 
 def _interval(settings: GitHubSettings) -> timedelta:

@@ -36,14 +36,7 @@ TICKETS = RecordKind(
     final=frozenset({ENDED}),
     retention=_ENDED_RETENTION,
 )
-# The due time of a look is when the followed pull request is read next.
-LOOKS = RecordKind(
-    name="look",
-    directories={CURRENT: "state/sentinel/looks", ENDED: "state/sentinel/looks/ended"},
-    final=frozenset({ENDED}),
-    retention=_ENDED_RETENTION,
-)
-KINDS = (CURSORS, SUBJECT_HISTORIES, TICKETS, LOOKS)
+KINDS = (CURSORS, SUBJECT_HISTORIES, TICKETS)
 _log = structlog.get_logger("kingdom.court.sentinel")
 
 
@@ -64,23 +57,6 @@ class KnownTicket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     key: str
     status: str
     known_until: datetime
-
-
-class PullLook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the last look at a followed pull request found. `etags` are of its requests, and `seen` its reviews.
-
-    `suites` and `statuses` count what reports about the commit `head`, and the other two what has not ended. `problem`
-    is why a part of the pull request could not be read.
-    """
-
-    head: str = ""
-    etags: dict[str, str] = {}
-    seen: tuple[int, ...] = ()
-    suites: int = 0
-    open_suites: int = 0
-    statuses: int = 0
-    open_statuses: int = 0
-    problem: str = ""
 
 
 class IntakeResult(StrEnum):
