@@ -14,6 +14,7 @@ from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.cli.framework.command import CommandCall, Limit, command
 from kingdom.cli.framework.json_result import array, one
 from kingdom.clock import utc_now
+from kingdom.court.followups.polls import PULL_POLLS
 from kingdom.court.followups.records import FOLLOWUPS, Followup, FollowupState, end_followup, load_followup
 from kingdom.court.followups.summary import (
     FollowPolicies,
@@ -23,7 +24,6 @@ from kingdom.court.followups.summary import (
     summarize_followup,
 )
 from kingdom.court.questions import QUESTIONS
-from kingdom.court.sentinel.records import PULL_POLLS
 from kingdom.court.streams import TOPOLOGY
 from kingdom.workflow.records import each_record, run_transaction
 

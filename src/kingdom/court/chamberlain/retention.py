@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -12,9 +12,10 @@ import msgspec
 from kingdom.bus.maintenance import RETAIN_EVERY, run_retention
 from kingdom.bus.operations import Operations, Retention
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Record, RecordKind, RecordQuery
+from kingdom.bus.record import Record, RecordKind, RecordQuery, read_documents
 from kingdom.chronicle.catalog import log_clean_up
 from kingdom.court.chamberlain.settings import RetentionSettings
+from kingdom.court.followups.records import FOLLOWUPS, Followup
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES, RESULTS
 from kingdom.court.sessions import list_sessions
 from kingdom.court.text_logs import NAMES, OLD
@@ -41,10 +42,14 @@ class SideFile:
 
 @dataclass(frozen=True, slots=True)
 class FileOwners:
-    """When each assignment ended (None if it has not), and the soldiers whose sessions may still run."""
+    """When each assignment ended (None if it has not), and the soldiers whose sessions may still run.
+
+    `followed_until` is when the followup of a soldier's pull request ended, or None if it has not.
+    """
 
     ended_at: dict[str, datetime | None]
     soldiers: frozenset[str]
+    followed_until: dict[str, datetime | None] = field(default_factory=dict)
 
 
 def with_retention(kinds: Iterable[RecordKind], settings: RetentionSettings) -> tuple[RecordKind, ...]:
@@ -73,8 +78,9 @@ def store_retention(settings: RetentionSettings) -> Retention:
 def expired_files(files: Iterable[SideFile], owners: FileOwners, now: datetime) -> list[SideFile]:
     """Return the files whose retention is over.
 
-    A file is kept while its assignment or session has not ended. Its retention starts at the end of its assignment. If
-    that is unknown, it starts at the last change of the file.
+    A file is kept while its assignment or session has not ended. Its retention starts at the end of its assignment, and
+    for the session of a followed pull request at the end of the followup. If that is unknown, it starts at the last
+    change of the file.
     """
     return [file for file in files if (start := _retention_start(file, owners)) is not None and now - start > file.keep]
 
@@ -139,6 +145,9 @@ def _files(directory: Path, pattern: str) -> list[Path]:
 def _retention_start(file: SideFile, owners: FileOwners) -> datetime | None:
     if file.soldier_id in owners.soldiers:
         return None
+    if file.soldier_id in owners.followed_until:
+        followed_until = owners.followed_until[file.soldier_id]
+        return max(followed_until, file.written_at) if followed_until else None
     return owners.ended_at.get(file.assignment_id, file.written_at)
 
 
@@ -154,9 +163,26 @@ async def _find_owners(transaction: Transaction, files: Iterable[SideFile]) -> F
     soldiers = set(await list_sessions(transaction))
     for status in set(WorkflowStatus) - _WITHOUT_SESSION:
         async for record in each_record(transaction, RecordQuery(kind=WORKFLOWS.name, state=status)):
-            tokens = [work.agent.session for work in Workflow.read(record.doc).works]
-            soldiers |= {soldier_of(token) for token in tokens if token}
-    return FileOwners(ended_at, frozenset(soldiers))
+            soldiers |= _soldiers(record)
+    return FileOwners(ended_at, frozenset(soldiers), await _find_followed(transaction))
+
+
+async def _find_followed(transaction: Transaction) -> dict[str, datetime | None]:
+    """Return when the followups of soldiers' pull requests ended, or None for those that have not."""
+    found: dict[str, datetime | None] = {}
+    records = [record async for record in each_record(transaction, RecordQuery(kind=FOLLOWUPS.name))]
+    for followup in read_documents(records, Followup):
+        await transaction.read_ahead([(WORKFLOWS.name, run) for run in followup.runs])
+        for run in followup.runs:
+            if workflow := await transaction.get(WORKFLOWS.name, run):
+                found |= dict.fromkeys(_soldiers(workflow), followup.ended_at)
+    return found
+
+
+def _soldiers(run: Record) -> set[str]:
+    """Return the soldiers whose sessions a run has."""
+    tokens = [work.agent.session for work in Workflow.read(run.doc).works]
+    return {soldier_of(token) for token in tokens if token}
 
 
 def _ended_at(record: Record) -> datetime | None:

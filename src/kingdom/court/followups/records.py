@@ -10,6 +10,7 @@ from kingdom.bus.log import LogEntry
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordKind, RecordQuery, read_document, read_documents
 from kingdom.court.documents import Assignment
+from kingdom.court.followups.polls import PULL_POLLS, PullPollState, put_poll
 from kingdom.court.questions import close_question
 from kingdom.court.records import ENDED
 from kingdom.errors import NotFound
@@ -54,10 +55,10 @@ class RoundEntry(msgspec.Struct, frozen=True, kw_only=True):
 class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id": "task_id"}):
     """A followed pull request. `assignment_id` and `workflow_id` are those of the newest round.
 
-    `opened_by` is the assignment that opened the pull request, and `head` the last commit that Kingdom pushed.
-    `failing` are the checks that failed before the last round about checks, and `waiting` what the next round is about.
-    `cost_usd` is the cost of all rounds, and `granted_at_usd` the part of it that was spent when a person last granted
-    more.
+    `opened_by` is the assignment that opened the pull request, `head` the last commit that Kingdom pushed, and
+    `branch_head` the head of the branch that was last seen, or "" if none was. `failing` are the checks that failed
+    before the last round about checks, and `waiting` what the next round is about. `cost_usd` is the cost of all
+    rounds, and `granted_at_usd` the part of it that was spent when a person last granted more.
     """
 
     id: str
@@ -83,6 +84,14 @@ class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id
     pushed_at: datetime | None = None
     ended_at: datetime | None = None
     opened_by: str = ""
+    # The run that opened the pull request, and those of all rounds.
+    runs: tuple[str, ...] = ()
+    branch_head: str = ""
+
+    @property
+    def has_foreign_head(self) -> bool:
+        """Return whether the branch has another head than the last commit that Kingdom pushed."""
+        return self.branch_head not in ("", self.head)
 
     @property
     def is_over(self) -> bool:
@@ -95,7 +104,7 @@ FOLLOWUPS = RecordKind(
     directories={state: f"state/followups/{state}" for state in FollowupState},
     final=frozenset({FollowupState.ENDED}),
     retention=_RETENTION,
-    indexes=("opened_by",),
+    indexes=("opened_by", "general"),
 )
 
 
@@ -128,13 +137,8 @@ async def load_followup(transaction: Transaction, followup: str) -> tuple[Record
 async def followups_of(transaction: Transaction, root: Assignment) -> list[Followup]:
     """Return the followups of the pull requests that an assignment opened, or is a round of."""
     worked_on = await transaction.get(FOLLOWUPS.name, root.followup) if root.followup else None
-    opened = await transaction.find(opened_by_query(root.id))
+    opened = await transaction.find(RecordQuery(kind=FOLLOWUPS.name, index="opened_by", value=root.id))
     return list(read_documents([*([worked_on] if worked_on else []), *opened], Followup))
-
-
-def opened_by_query(root_id: str) -> RecordQuery:
-    """Return the query for the followups of the pull requests that an assignment opened."""
-    return RecordQuery(kind=FOLLOWUPS.name, index="opened_by", value=root_id)
 
 
 async def save_followup(transaction: Transaction, followup: Followup, record: Record | None) -> Record:
@@ -148,11 +152,17 @@ async def save_followup(transaction: Transaction, followup: Followup, record: Re
             id=followup.id,
             version=record.version if record else 0,
             state=followup.state,
-            indexed={"opened_by": followup.opened_by},
+            indexed=_indexed(followup),
             due_at=_due_at(followup),
             doc=msgspec.to_builtins(followup),
         )
     )
+
+
+def _indexed(followup: Followup) -> dict[str, str]:
+    """Return the values of a followup in the indexes. By its General, it is found until it ends."""
+    general = {} if followup.is_over else {"general": followup.general}
+    return {"opened_by": followup.opened_by, **general}
 
 
 def _due_at(followup: Followup) -> datetime | None:
@@ -166,8 +176,10 @@ async def follow_pull_request(transaction: Transaction, followup: Followup) -> N
     known = await find_followup(transaction, followup.id)
     if known and not known[1].is_over:
         return
-    followed = msgspec.structs.replace(followup, opened_by=followup.assignment_id)
+    followed = msgspec.structs.replace(followup, opened_by=followup.assignment_id, runs=(followup.workflow_id,))
     await save_followup(transaction, followed, known[0] if known else None)
+    known = await transaction.get(PULL_POLLS.name, followup.id)
+    await put_poll(transaction, followup.id, known, PullPollState(), followup.created_at)
     await log_followup(transaction, followup, FollowupMoment.STARTED, actor=followup.general)
 
 
@@ -175,7 +187,15 @@ async def record_push(transaction: Transaction, repo: str, number: int, head: st
     """Store the commit that was pushed to the branch of a followed pull request. An ended followup stays ended."""
     known = await find_followup(transaction, followup_id(repo, number))
     if known:
-        await save_followup(transaction, msgspec.structs.replace(known[1], head=head, pushed_at=at), known[0])
+        pushed = msgspec.structs.replace(known[1], head=head, branch_head=head, pushed_at=at)
+        await save_followup(transaction, pushed, known[0])
+
+
+async def record_branch_head(transaction: Transaction, followup: str, head: str) -> None:
+    """Store the head of the branch that a poll of a followed pull request has found."""
+    known = await find_followup(transaction, followup)
+    if known and not known[1].is_over and head not in ("", known[1].branch_head):
+        await save_followup(transaction, msgspec.structs.replace(known[1], branch_head=head), known[0])
 
 
 async def end_followup(

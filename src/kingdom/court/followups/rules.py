@@ -33,13 +33,15 @@ _SUBJECTS = {
 class StartRound:
     """A round begins because of `events`. `failing` are the checks that fail before it.
 
-    `kept` are the events that continue to wait, because no other round may begin for their reason.
+    `kept` are the events that continue to wait, because no other round may begin for their reason. `budget_usd` is what
+    is left for all rounds together.
     """
 
     reasons: tuple[RoundReason, ...]
     events: tuple[ExternalEvent, ...]
     failing: tuple[str, ...] = ()
     kept: tuple[ExternalEvent, ...] = ()
+    budget_usd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,8 @@ def decide_round(followup: Followup, policy: FollowPolicy, waiting: Sequence[Ext
     if not wanted:
         switched_off = ", ".join(f"follow.{reason}.rounds is 0" for reason in reasons)
         return NoRound(switched_off or SETTLED)
-    if followup.cost_usd >= budget_of_rounds(policy, followup):
+    budget = budget_of_rounds(policy, followup) - followup.cost_usd
+    if budget <= 0:
         return AskPerson(f"its rounds have cost ${followup.cost_usd:.2f}, and follow.budget_usd is the limit")
     refusals = {reason: _why_not(followup, policy, reason, current[reason]) for reason in wanted}
     allowed = tuple(reason for reason in wanted if not refusals[reason])
@@ -116,7 +119,7 @@ def decide_round(followup: Followup, policy: FollowPolicy, waiting: Sequence[Ext
         return AskPerson("; ".join(refusals.values()))
     events = tuple(event for reason in allowed for event in current[reason])
     kept = tuple(event for reason in wanted if reason not in allowed for event in current[reason])
-    return StartRound(allowed, events, failing_names(current[RoundReason.CHECKS]), kept)
+    return StartRound(allowed, events, failing_names(current[RoundReason.CHECKS]), kept, budget)
 
 
 def count_round(followup: Followup, start: StartRound) -> Followup:
@@ -134,11 +137,12 @@ def unsettled_reasons(
 ) -> tuple[RoundReason, ...]:
     """Return the reasons that a round did not settle. `reasons` and `head` are those at its start.
 
-    A failed round settled nothing. Without a push, the checks fail and the branches conflict as before.
+    A failed round settled nothing. Without a push of Kingdom or of a person, the checks fail and the branches conflict
+    as before.
     """
     if status is AssignmentStatus.FAILED:
         return tuple(RoundReason(each) for each in reasons)
-    if followup.head != head:
+    if followup.head != head or followup.has_foreign_head:
         return ()
     return tuple(each for each in (RoundReason.CHECKS, RoundReason.CONFLICTS) if each in reasons)
 
@@ -184,7 +188,8 @@ def _current_events(
 ) -> dict[RoundReason, tuple[ExternalEvent, ...]]:
     """Return the events by reason, without those that a later commit or event has settled."""
     reviews = tuple(each for each in waiting if reason_of(each) is RoundReason.REVIEW)
-    checks = [each for each in waiting if each.type == CHECKS_COMPLETED and each.payload.get("commit") == followup.head]
+    results = [] if followup.has_foreign_head else [each for each in waiting if each.type == CHECKS_COMPLETED]
+    checks = [each for each in results if each.payload.get("commit") == followup.head]
     conflicts = [each for each in waiting if each.type == CONFLICT and not _is_settled(each, followup)]
     return {
         RoundReason.REVIEW: reviews,
@@ -194,9 +199,11 @@ def _current_events(
 
 
 def _is_settled(conflict: ExternalEvent, followup: Followup) -> bool:
-    """Return whether a later push may have resolved a conflict."""
-    is_newest_head = conflict.payload.get("commit") == followup.head
-    return not is_newest_head and followup.pushed_at is not None and conflict.created_at < followup.pushed_at
+    """Return whether a later push of Kingdom or of a person may have resolved a conflict."""
+    commit = conflict.payload.get("commit")
+    if followup.branch_head and commit != followup.branch_head:
+        return True
+    return commit != followup.head and followup.pushed_at is not None and conflict.created_at < followup.pushed_at
 
 
 def _why_not(followup: Followup, policy: FollowPolicy, reason: RoundReason, events: tuple[ExternalEvent, ...]) -> str:

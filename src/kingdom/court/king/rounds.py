@@ -33,7 +33,7 @@ from kingdom.court.followups.rules import (
     unsettled_reasons,
     why_ask_after_round,
 )
-from kingdom.court.king.assignments import hand_out, start_chat_thread, with_assignment
+from kingdom.court.king.assignments import hand_out, quota_needs, start_chat_thread, with_assignment
 from kingdom.court.king.context import KING, KingContext
 from kingdom.court.king.outcomes import complete_event, update_event_status
 from kingdom.court.king.round_queue import (
@@ -50,7 +50,6 @@ from kingdom.court.package import GeneralPolicy
 from kingdom.court.questions import CONTINUE, STOP, WITHOUT_RUN, HumanQuestion, ask_people
 from kingdom.court.records import ASSIGNMENTS, EVENTS, RESULTS
 from kingdom.workflow.model.run.workflow import RUN_PREFIX
-from kingdom.workflow.records import each_record
 
 # Why an event starts no round after its followup has ended.
 NOT_FOLLOWED = "the pull request is not followed any more"
@@ -151,11 +150,10 @@ async def end_followups(transaction: Transaction, now: datetime, context: KingCo
         days = (followup.ends_at - followup.created_at) / timedelta(days=1)
         await _end(transaction, record, f"its {days:g} days are over", now)
     # A package that cannot be read now is not listed here, because its General may follow again.
-    quitters = {package.name for package in context.packages() if package.general.follow is None}
-    for state in (FollowupState.OPEN, FollowupState.WAITING) if quitters else ():
-        async for record in each_record(transaction, RecordQuery(kind=FOLLOWUPS.name, state=state)):
-            if (general := read_followup(record).general) in quitters:
-                await _end(transaction, record, f"general.yaml of {general} has no section follow", now)
+    for general in [package.name for package in context.packages() if package.general.follow is None]:
+        query = RecordQuery(kind=FOLLOWUPS.name, index="general", value=general, limit=_ENDS_LIMIT)
+        for record in await transaction.find(query):
+            await _end(transaction, record, f"general.yaml of {general} has no section follow", now)
 
 
 async def _end(transaction: Transaction, record: Record, reason: str, now: datetime) -> None:
@@ -223,16 +221,19 @@ async def _begin(
         repo=followup.repo,
         subject=followup.id,
     )
-    assignment = await hand_out(transaction, assignment, now, context)
+    usual = quota_needs(followup.general, followup.repo, context)[-1].amount
+    assignment = await hand_out(transaction, assignment, now, context, usd=min(float(usual), start.budget_usd))
     kept = {entry_id: each for entry_id, each in waiting.items() if each[1] in start.kept}
     for entry_id, (entry_record, _) in waiting.items():
         if entry_id not in taken and entry_id not in kept:
             await drop_entry(transaction, entry_record, SETTLED)
     await _end_taken(transaction, taken, assignment.id)
+    run_id = f"{RUN_PREFIX}{assignment.id}"
     begun = msgspec.structs.replace(
         count_round(followup, start),
         assignment_id=assignment.id,
-        workflow_id=f"{RUN_PREFIX}{assignment.id}",
+        workflow_id=run_id,
+        runs=(*followup.runs, run_id),
         waiting=tuple(entry for entry in followup.waiting if entry.id in kept),
     )
     await save_followup(transaction, begun, followup_record)

@@ -11,22 +11,23 @@ import msgspec
 import structlog
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import Record, RecordQuery
+from kingdom.bus.record import RecordQuery
 from kingdom.clock import utc_now
 from kingdom.court.documents import ExternalEvent
+from kingdom.court.followups.polls import PULL_POLLS, PullPollState, put_poll
 from kingdom.court.followups.records import (
     FOLLOWUPS,
     Followup,
-    FollowupState,
     end_followup,
+    find_followup,
     followup_id,
     load_followup,
-    read_followup,
+    record_branch_head,
 )
 from kingdom.court.followups.rules import end_reason, is_permitted
 from kingdom.court.followups.summary import FollowPolicies
 from kingdom.court.package import FollowPolicy
-from kingdom.court.records import CURRENT, ENDED, receive_event
+from kingdom.court.records import CURRENT, receive_event
 from kingdom.court.sentinel.pull_api import PullApi, convert_all
 from kingdom.court.sentinel.pull_replies import (
     FAILED,
@@ -39,7 +40,7 @@ from kingdom.court.sentinel.pull_replies import (
     review_event,
     state_events,
 )
-from kingdom.court.sentinel.records import ACTOR, PULL_POLLS, PullPollState
+from kingdom.court.sentinel.records import ACTOR
 from kingdom.court.sentinel.settings import GitHubSettings
 from kingdom.court.sentinel.untrusted import convert_untrusted
 from kingdom.errors import KingdomError, Transient
@@ -49,7 +50,8 @@ from kingdom.workflow.records import each_record, run_transaction
 _EVERY_WITH_WEBHOOKS = timedelta(minutes=5)
 # GitHub starts to compute whether there are conflicts when it is asked, so the answer is ready later.
 _RECHECK_AFTER = timedelta(seconds=10)
-_FOLLOWED = (FollowupState.OPEN, FollowupState.WAITING)
+# How many polls start at once. The others follow in the next pass.
+_POLLS_AT_ONCE = 100
 _COMPLETED, _PENDING = "completed", "pending"
 _log = structlog.get_logger("kingdom.court.sentinel")
 
@@ -113,17 +115,15 @@ async def hint_pull_requests(transaction: Transaction, repo: str, numbers: Seque
     Return their number. Pull requests that are not followed are ignored.
     """
     if numbers:
-        wanted = [followup_id(repo, number) for number in numbers]
-        records = [record for each in wanted if (record := await transaction.get(FOLLOWUPS.name, each))]
+        keys = [(PULL_POLLS.name, followup_id(repo, number)) for number in numbers]
+        records = [record for key in keys if (record := await transaction.get(*key))]
     else:
-        records = [record for record in await _followed(transaction) if record.id.startswith(f"{repo.lower()}#")]
-    hinted = 0
-    for record in records:
-        poll = await transaction.get(PULL_POLLS.name, record.id)
-        if record.state in _FOLLOWED and poll and poll.due_at and poll.due_at > now:
-            await _put_poll(transaction, record.id, poll, msgspec.convert(poll.doc, PullPollState), now)
-            hinted += 1
-    return hinted
+        query = RecordQuery(kind=PULL_POLLS.name, state=CURRENT, index="repo", value=repo.lower())
+        records = [record async for record in each_record(transaction, query)]
+    later = [record for record in records if record.state == CURRENT and record.due_at and record.due_at > now]
+    for record in later:
+        await put_poll(transaction, record.id, record, msgspec.convert(record.doc, PullPollState), now)
+    return len(later)
 
 
 def hinted_pulls(event: str, document: Mapping[str, Any]) -> tuple[str, tuple[int, ...]] | None:
@@ -152,31 +152,20 @@ def hinted_pulls(event: str, document: Mapping[str, Any]) -> tuple[str, tuple[in
 async def _claim_due(now: datetime, again_at: datetime, transaction: Transaction) -> list[_DuePoll]:
     """Return the polls that are due, and postpone them, so that no other Sentinel polls the same pull requests.
 
-    A followup whose time is over costs no request. The King ends it.
+    The polls of a followup that has ended or whose time is over end too.
     """
-    followed = await _followed(transaction)
-    records = {record.id: record for record in followed if read_followup(record).ends_at > now}
-    await transaction.read_ahead([(PULL_POLLS.name, each) for each in records])
     due = []
-    for followup_key, record in records.items():
-        known = await transaction.get(PULL_POLLS.name, followup_key)
-        if known and known.state == CURRENT and known.due_at and known.due_at > now:
+    records = await transaction.find(RecordQuery(kind=PULL_POLLS.name, state=CURRENT, due_by=now, limit=_POLLS_AT_ONCE))
+    await transaction.read_ahead([(FOLLOWUPS.name, record.id) for record in records])
+    for record in records:
+        known = await find_followup(transaction, record.id)
+        if known is None or known[1].is_over or known[1].ends_at <= now:
+            await put_poll(transaction, record.id, record, PullPollState(), None)
             continue
-        state = msgspec.convert(known.doc, PullPollState) if known and known.state == CURRENT else PullPollState()
-        await _put_poll(transaction, followup_key, known, state, again_at)
-        due.append(_DuePoll(read_followup(record), state))
-    async for known in each_record(transaction, RecordQuery(kind=PULL_POLLS.name, state=CURRENT)):
-        if known.id not in records:
-            await _put_poll(transaction, known.id, known, PullPollState(), None)
+        state = msgspec.convert(record.doc, PullPollState)
+        await put_poll(transaction, record.id, record, state, again_at)
+        due.append(_DuePoll(known[1], state))
     return due
-
-
-async def _followed(transaction: Transaction) -> list[Record]:
-    return [
-        record
-        for state in _FOLLOWED
-        async for record in each_record(transaction, RecordQuery(kind=FOLLOWUPS.name, state=state))
-    ]
 
 
 async def _poll(
@@ -305,27 +294,13 @@ async def _store(
     """
     known = await transaction.get(PULL_POLLS.name, followup)
     due = [each for each in (known.due_at if known else None, again_at) if each]
-    await _put_poll(transaction, followup, known, found.state, min(due, default=None))
+    await put_poll(transaction, followup, known, found.state, min(due, default=None))
+    await record_branch_head(transaction, followup, found.state.head)
     events = sorted(found.events, key=lambda event: event.id)
     for reason in filter(None, (end_reason(event.type) for event in events)):
         record, current = await load_followup(transaction, followup)
         await end_followup(transaction, record, current, reason, at=events[0].created_at, actor=ACTOR)
     return sum([await receive_event(transaction, event, ACTOR, settings.seen_kept) for event in events])
-
-
-async def _put_poll(
-    transaction: Transaction, followup: str, known: Record | None, state: PullPollState, due_at: datetime | None
-) -> None:
-    await transaction.put(
-        Record(
-            kind=PULL_POLLS.name,
-            id=followup,
-            version=known.version if known else 0,
-            state=CURRENT if due_at else ENDED,
-            due_at=due_at,
-            doc=msgspec.to_builtins(state),
-        )
-    )
 
 
 def poll_interval(settings: GitHubSettings) -> timedelta:

@@ -36,14 +36,7 @@ TICKETS = RecordKind(
     final=frozenset({ENDED}),
     retention=_ENDED_RETENTION,
 )
-# The due time of such a record is the time of the next poll of a followed pull request.
-PULL_POLLS = RecordKind(
-    name="look",
-    directories={CURRENT: "state/sentinel/looks", ENDED: "state/sentinel/looks/ended"},
-    final=frozenset({ENDED}),
-    retention=_ENDED_RETENTION,
-)
-KINDS = (CURSORS, SUBJECT_HISTORIES, TICKETS, PULL_POLLS)
+KINDS = (CURSORS, SUBJECT_HISTORIES, TICKETS)
 _log = structlog.get_logger("kingdom.court.sentinel")
 
 
@@ -64,24 +57,6 @@ class KnownTicket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     key: str
     status: str
     known_until: datetime
-
-
-class PullPollState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The state of a followed pull request at its last poll. `seen` are the ids of its reviews.
-
-    `etags` are from the replies, by the name of the request. `suites` and `statuses` are the numbers of check suites
-    and statuses of the commit `head`. `open_suites` and `open_statuses` are the numbers of unfinished ones. `problem`
-    says why a part of the pull request could not be read.
-    """
-
-    head: str = ""
-    etags: dict[str, str] = {}
-    seen: tuple[int, ...] = ()
-    suites: int = 0
-    open_suites: int = 0
-    statuses: int = 0
-    open_statuses: int = 0
-    problem: str = ""
 
 
 class IntakeResult(StrEnum):

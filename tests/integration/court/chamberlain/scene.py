@@ -21,6 +21,7 @@ from kingdom.court.chamberlain.sensor import Sensor
 from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, ExternalEvent, Message, Priority
 from kingdom.court.envoy.records import ENVOYS
+from kingdom.court.followups.records import FOLLOWUPS
 from kingdom.court.heartbeat import HEARTBEATS
 from kingdom.court.quota import QUOTAS
 from kingdom.court.streams import TOPOLOGY
@@ -33,7 +34,7 @@ from tests.contract.backends import BackendUnderTest
 SEOUL = ZoneInfo("Asia/Seoul")
 START = datetime(2026, 2, 7, 1, tzinfo=UTC)
 
-EVERY_KIND = (SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, *OWN_KINDS, HEARTBEATS, QUOTAS, ENVOYS)
+EVERY_KIND = (SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, *OWN_KINDS, HEARTBEATS, QUOTAS, ENVOYS, FOLLOWUPS)
 
 
 class FakeSensor(Sensor):

@@ -19,6 +19,7 @@ from kingdom.bus import Bus, LogCursor, LogEntry, Record
 from kingdom.court.chamberlain.retention import clean_up, keep_retention, with_retention
 from kingdom.court.chamberlain.settings import RetentionSettings
 from kingdom.court.documents import AssignmentStatus, EventStatus
+from kingdom.court.followups.records import end_followup, save_followup
 from kingdom.court.records import SEEN, SEEN_KEPT
 from kingdom.court.sessions import SoldierSession, add_session
 from kingdom.court.streams import TOPOLOGY
@@ -35,6 +36,7 @@ from tests.integration.court.chamberlain.scene import (
     run,
 )
 from tests.integration.running import eventually
+from tests.unit.court.followups.test_rules import FOLLOWUP
 
 DAY = timedelta(days=1)
 SECOND = timedelta(seconds=1)
@@ -271,6 +273,22 @@ async def test_a_session_that_a_run_may_continue_keeps_its_files(scene: Chamberl
         await scene.put(run("wf-task-1", state, "soldier-1-1", AgentStatus.STOPPED))
         await cleaned(scene, START + 30 * DAY)
         assert path.exists() is stays
+
+
+async def test_the_session_of_a_followed_pull_request_keeps_its_files_until_days_after_the_followup(
+    scene: ChamberlainScene,
+) -> None:
+    path = write(scene.directory, "logs/sessions/soldier-1-1.json", START)
+    await scene.put(run("wf-task-1", "COMPLETED", "soldier-1-1", AgentStatus.STOPPED))
+    followup = msgspec.structs.replace(FOLLOWUP, runs=("wf-task-1", "wf-task-of-a-deleted-run"))
+    async with scene.bus.transaction() as transaction:
+        record = await save_followup(transaction, followup, None)
+    assert (await cleaned(scene, START + 30 * DAY), path.exists()) == (0, True)
+    ended = START + 10 * DAY
+    async with scene.bus.transaction() as transaction:
+        await end_followup(transaction, record, followup, "it was merged", at=ended, actor="sentinel")
+    assert (await cleaned(scene, ended + 7 * DAY), path.exists()) == (0, True)
+    assert (await cleaned(scene, ended + 7 * DAY + SECOND), path.exists()) == (1, False)
 
 
 @pytest.mark.parametrize(

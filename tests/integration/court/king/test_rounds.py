@@ -281,6 +281,16 @@ async def test_the_cost_of_rounds_is_added_and_limited(backend: BackendUnderTest
         assert "its rounds have cost $0.60" in asked.text
 
 
+async def test_a_round_may_cost_no_more_than_what_is_left_for_all_rounds(backend: BackendUnderTest) -> None:
+    async with opened(backend, general(budget_usd=3), settings=KingSettings(reserved_usd=2)) as scene:
+        await follow(scene)
+        [first] = await happens(scene, review(1))
+        assert first.budget_usd == 2, "the budget of an assignment is smaller"
+        await scene.complete(first.id, cost_usd=1.75)
+        _, second = await happens(scene, review(2))
+        assert second.budget_usd == pytest.approx(1.25)
+
+
 async def test_the_cost_of_another_assignment_about_the_pull_request_is_not_added(backend: BackendUnderTest) -> None:
     reviews = make_package("gen-pr", wants("github.pr.comment", supersedes="{repo}#{payload.number}"))
     async with opened(backend, general(), reviews) as scene:

@@ -31,6 +31,7 @@ from kingdom.clock import utc_now
 from kingdom.court import records, streams
 from kingdom.court.documents import Assignment, AssignmentStatus, Priority
 from kingdom.court.envoy.answers import PersonAnswer, SubmissionResult, submit_answer
+from kingdom.court.followups.polls import PULL_POLLS
 from kingdom.court.followups.records import FOLLOWUPS
 from kingdom.court.package import FollowPolicy, GeneralPolicy, PetitionRule
 from kingdom.court.petitions.decision import PETITIONS, Petition, PetitionState
@@ -62,7 +63,7 @@ TICKET = "QP-1"
 LONGEST_CALL = timedelta(seconds=60)
 # A stand-in shows its changes at once, so a lookup does not have to wait for the time limit of a call.
 SETTLES_AFTER = timedelta(seconds=0.1) - LONGEST_CALL
-KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, PETITIONS, FOLLOWUPS, QUESTIONS)
+KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, PETITIONS, FOLLOWUPS, PULL_POLLS, QUESTIONS)
 # Retries follow almost at once, so tests do not wait for them.
 _BRISK = replace(
     streams.PETITION_STREAM,

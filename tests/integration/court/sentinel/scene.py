@@ -14,6 +14,7 @@ import msgspec
 from kingdom.bus import Bus, LogCursor, Operations, RecordQuery, Transaction
 from kingdom.court import records, streams
 from kingdom.court.documents import EventStatus, ExternalEvent
+from kingdom.court.followups.polls import PULL_POLLS
 from kingdom.court.followups.records import FOLLOWUPS
 from kingdom.court.questions import QUESTIONS
 from kingdom.court.sentinel import records as remembered
@@ -29,7 +30,7 @@ from tests.integration.standins.github import SECRET, TOKEN
 from tests.patience import PATIENCE_SECONDS
 
 US = "kingdom-bot"
-KINDS = (*records.KINDS, *remembered.KINDS, FOLLOWUPS, QUESTIONS)
+KINDS = (*records.KINDS, *remembered.KINDS, FOLLOWUPS, PULL_POLLS, QUESTIONS)
 _numbers = itertools.count(1)
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from kingdom.clock import utc_now
 from kingdom.court.documents import ExternalEvent
+from kingdom.court.followups.polls import PULL_POLLS
 from kingdom.court.followups.records import Followup, end_followup, follow_pull_request, load_followup
 from kingdom.court.package import FollowPolicy
 from kingdom.court.petitions.github.access import APP_PERMISSIONS, FOLLOW_PERMISSIONS, AppInstallation, TokenScope
 from kingdom.court.petitions.http_api import NotAuthorized
-from kingdom.court.sentinel.followed_pulls import PullTokens, poll_followed_pulls
+from kingdom.court.sentinel.followed_pulls import PullTokens, hint_pull_requests, poll_followed_pulls
 from kingdom.court.sentinel.receiver import PATH
-from kingdom.court.sentinel.records import PULL_POLLS
 from kingdom.court.sentinel.settings import GitHubAppSettings
 from tests.integration.court.sentinel.scene import Watch, github_settings
 from tests.integration.court.sentinel.test_both import delivered
@@ -275,6 +275,29 @@ async def test_checks_of_a_new_head_are_reported_again(site: Site, look: Look) -
     await site.happen("check", number=1, name="unit", conclusion="failure")
     [second] = await look()
     assert first.payload["commit"] != second.payload["commit"]
+
+
+async def test_a_look_stores_the_head_that_a_person_pushed(site: Site, look: Look, watch: Watch, pull: Any) -> None:
+    ours = pull["head"]["sha"]
+    assert await heads(watch) == (ours, ours)
+    await site.happen("push", number=1)
+    assert await look() == []
+    head, branch_head = await heads(watch)
+    assert head == ours
+    assert branch_head not in ("", ours)
+
+
+async def heads(watch: Watch) -> tuple[str, str]:
+    """Return the last commit that Kingdom pushed, and the head of the branch that was last seen."""
+    async with watch.bus.transaction() as transaction:
+        _, followup = await load_followup(transaction, f"{REPOSITORY}#1")
+    return followup.head, followup.branch_head
+
+
+async def test_a_status_makes_the_looks_at_its_repository_due(look: Look, watch: Watch) -> None:
+    for repo, hinted in (("other/shop", 0), (REPOSITORY[:-1], 0), (REPOSITORY.upper(), 1)):
+        async with watch.bus.transaction() as transaction:
+            assert await hint_pull_requests(transaction, repo, (), look.now) == hinted
 
 
 async def test_a_conflict_is_reported_once_for_a_head_and_a_base(site: Site, look: Look) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kingdom.court.documents import EventStatus, ExternalEvent, Priority
+from kingdom.court.documents import AssignmentStatus, EventStatus, ExternalEvent, Priority
 from kingdom.court.followups.records import Followup, RoundReason
 from kingdom.court.followups.rules import (
     CHECKS_COMPLETED,
@@ -24,6 +24,7 @@ from kingdom.court.followups.rules import (
     end_reason,
     is_permitted,
     reason_of,
+    unsettled_reasons,
 )
 from kingdom.court.package import FollowPolicy, RoundLimit
 from tests.unit.workflow.model.scene import NOON
@@ -75,6 +76,20 @@ def conflict(commit: str = HEAD) -> ExternalEvent:
 
 def decide(*waiting: ExternalEvent, policy: FollowPolicy = POLICY, **used: Any) -> RoundDecision:
     return decide_round(msgspec.structs.replace(FOLLOWUP, **used), policy, waiting)
+
+
+def test_the_push_of_a_person_settles_checks_and_conflicts_of_the_commit_before() -> None:
+    assert decide(checks("unit"), conflict(), branch_head=OTHER) == NoRound("a later commit or event has settled it")
+    decision = decide(review(), checks("unit"), conflict(), conflict(OTHER), branch_head=OTHER)
+    assert isinstance(decision, StartRound)
+    assert decision.events == (review(), conflict(OTHER)), "a review and a conflict of the new head start a round"
+
+
+def test_a_round_that_a_person_overtook_leaves_nothing_unsettled() -> None:
+    overtaken = msgspec.structs.replace(FOLLOWUP, branch_head=OTHER)
+    reasons = (CHECKS, CONFLICTS)
+    assert unsettled_reasons(FOLLOWUP, AssignmentStatus.COMPLETED, reasons, HEAD) == reasons
+    assert unsettled_reasons(overtaken, AssignmentStatus.COMPLETED, reasons, HEAD) == ()
 
 
 NEWS = {REVIEW: review(), CHECKS: checks("unit"), CONFLICTS: conflict()}
