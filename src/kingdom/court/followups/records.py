@@ -178,8 +178,8 @@ async def follow_pull_request(transaction: Transaction, followup: Followup) -> N
         return
     followed = msgspec.structs.replace(followup, opened_by=followup.assignment_id, runs=(followup.workflow_id,))
     await save_followup(transaction, followed, known[0] if known else None)
-    known = await transaction.get(PULL_POLLS.name, followup.id)
-    await put_poll(transaction, followup.id, known, PullPollState(), followup.created_at)
+    poll = await transaction.get(PULL_POLLS.name, followup.id)
+    await put_poll(transaction, followup.id, poll, PullPollState(), followup.created_at)
     await log_followup(transaction, followup, FollowupMoment.STARTED, actor=followup.general)
 
 
