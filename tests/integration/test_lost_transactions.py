@@ -73,7 +73,7 @@ async def settle(bus: PostgresBus, *deliveries: Delivery) -> None:
 async def replace_broken_connections(bus: PostgresBus) -> None:
     async def nobody_has_one() -> bool:
         stats = bus.pool.get_stats()
-        return stats["pool_available"] == stats["pool_size"]
+        return stats["pool_available"] + (bus.pool._at_hand is not None) == stats["pool_size"]
 
     # A wake-up at this moment would return a broken connection to the pool later.
     await eventually(nobody_has_one)

@@ -5,6 +5,7 @@ import asyncio
 import psycopg
 import pytest
 
+from kingdom.backends.postgres import PostgresBus
 from kingdom.backends.postgres import connection as connections
 from kingdom.bus import Envelope, Stream
 from kingdom.errors import Unavailable
@@ -12,6 +13,13 @@ from tests.integration.running import eventually, open_bus
 
 JOBS = Stream(name="jobs")
 JOB = Envelope(type="Job", stream="jobs")
+
+
+async def end_session_at_hand(bus: PostgresBus, dsn: str) -> None:
+    async with bus.pool.connection() as used:
+        session = used.info.backend_pid
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as other:
+        await other.execute("SELECT pg_terminate_backend(%s, 5000)", [session])
 
 
 async def test_the_connection_that_was_used_last_is_used_next(dsn: str) -> None:
@@ -56,12 +64,16 @@ async def test_draining_and_closing_end_the_connection_at_hand(dsn: str) -> None
     assert closed.closed
 
 
+async def test_a_check_of_the_pool_replaces_a_broken_connection_at_hand(dsn: str) -> None:
+    async with open_bus(dsn, JOBS, connections=1) as bus:
+        await end_session_at_hand(bus, dsn)
+        await bus.pool.check()
+        await bus.publish(JOB)
+
+
 async def test_a_connection_that_its_server_has_ended_is_not_kept_at_hand(dsn: str) -> None:
     async with open_bus(dsn, JOBS, connections=1) as bus:
-        async with bus.pool.connection() as used:
-            session = used.info.backend_pid
-        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as other:
-            await other.execute("SELECT pg_terminate_backend(%s, 5000)", [session])
+        await end_session_at_hand(bus, dsn)
         with pytest.raises(Unavailable):
             await bus.publish(JOB)
         await bus.publish(JOB)

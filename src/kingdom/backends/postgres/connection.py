@@ -350,6 +350,11 @@ class Pool(AsyncConnectionPool[Connection]):
             and time.monotonic() < conn.at_hand_until
         )
 
+    async def check(self) -> None:
+        """Replace the broken connections among those that are not in use."""
+        await self._put_back()
+        await super().check()
+
     async def drain(self) -> None:
         """Replace all connections."""
         await self._put_back()
