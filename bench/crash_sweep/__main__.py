@@ -144,7 +144,7 @@ def _by_kind(counts: Mapping[str, int]) -> dict[str, int]:
     kinds: Counter[str] = Counter()
     for kind, count in counts.items():
         name, label, _ = kind.partition(LABEL)
-        kinds[name] += 1 if label else count
+        kinds[name] += min(count, 1) if label else count
     return dict(kinds)
 
 
