@@ -37,7 +37,7 @@ class LabelCursor(msgspec.Struct, frozen=True, kw_only=True):
     etag: str = ""
 
 
-class _Account(msgspec.Struct):
+class _Labeler(msgspec.Struct):
     login: str
 
 
@@ -55,7 +55,7 @@ class _IssueEvent(msgspec.Struct):
 
     id: int
     event: str
-    actor: _Account | None = None
+    actor: _Labeler | None = None
     label: _LabelName | None = None
     issue: _LabeledIssue | None = None
 

@@ -21,6 +21,8 @@ _AGENT_REFS = ("HEAD", "refs/heads/", "refs/stash")
 _REFLOG_ENTRIES_MAX = 1000
 _HEX = frozenset("0123456789abcdef")
 _UNFINISHED_OPERATIONS = (b"rebase-merge", b"rebase-apply", b"MERGE_HEAD", b"CHERRY_PICK_HEAD", b"REVERT_HEAD")
+# CI skips a commit whose message contains one of these, in upper or lower case.
+_CI_SKIPS = (b"[skip ", b"[skip-", b" skip]", b"-skip]", b"[no ci]", b"***no_ci***", b"skip-checks:")
 
 
 class GitCallFailed(Exception):
@@ -139,6 +141,15 @@ class CheckoutGit:
         # Searching for deltas would take longer than everything else.
         options = ("--revs", "--stdout", "--quiet", "--window=0")
         return lambda: self.run(("pack-objects", *options), revisions.encode(), output=1)[0]
+
+    def commit_tree(self, tree: str, parent: str, message: str) -> str:
+        """Create a commit of a tree, and return its id."""
+        return self.call("commit-tree", tree, "-p", parent, "-m", message).decode().strip()
+
+    def is_skipped_by_ci(self, commit: str) -> bool:
+        """Return whether the message of a commit makes CI skip it."""
+        message = self.call("cat-file", "commit", commit).lower()
+        return any(each in message for each in _CI_SKIPS)
 
     def _write_git_pointer(self) -> None:
         """Make the file `.git` point to the git directory. A folder `.git` stays, because it may hold commits."""

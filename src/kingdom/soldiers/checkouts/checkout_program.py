@@ -45,8 +45,6 @@ _SUBMODULE_MODE = b"160000 "
 # Git prints this for a name that it does not accept.
 _NAME_REFUSED = "Ignoring path"
 _ATTRIBUTES = b".gitattributes"
-# CI skips a commit whose message contains one of these, in upper or lower case.
-_CI_SKIPS = (b"[skip ", b"[skip-", b" skip]", b"-skip]", b"[no ci]", b"***no_ci***", b"skip-checks:")
 # Git opens these files in every folder, and would wait forever if one of them is a pipe.
 _READ_BY_GIT = (_ATTRIBUTES, b".gitignore", b".gitmodules")
 
@@ -228,9 +226,9 @@ def commit(git: CheckoutGit, request: "Request") -> "Answer":
     parent: str = agent_tips.get("HEAD") or request["tip"]
     git.read_index(parent)
     made = _commit_tree(git, _find_changes(git).stage(), parent, request)
-    if made == parent != request["tip"] and _skips_ci(git, made):
+    if made == parent != request["tip"] and git.is_skipped_by_ci(made):
         # CI looks at the last commit only, so a commit of ours on top of the agent's is checked.
-        made = _new_commit(git, f"{made}^{{tree}}", made, request)
+        made = git.commit_tree(f"{made}^{{tree}}", made, request["message"])
     branch_tip = agent_tips.get(request["branch"])
     if branch_tip and git.run(("merge-base", "--is-ancestor", branch_tip, made))[0]:
         # The agent switched branches; keep its earlier commits reachable under another name.
@@ -390,16 +388,7 @@ def _read_or_copy_index(git: CheckoutGit, request: "Request") -> None:
 def _commit_tree(git: CheckoutGit, tree: str, parent: str, request: "Request") -> str:
     """Return a new commit of a tree on top of `parent`, or `parent` if it already has this tree."""
     before = git.call("rev-parse", f"{parent}^{{tree}}").decode().strip()
-    return parent if tree == before else _new_commit(git, tree, parent, request)
-
-
-def _new_commit(git: CheckoutGit, tree: str, parent: str, request: "Request") -> str:
-    return git.call("commit-tree", tree, "-p", parent, "-m", request["message"]).decode().strip()
-
-
-def _skips_ci(git: CheckoutGit, commit: str) -> bool:
-    message = git.call("cat-file", "commit", commit).lower()
-    return any(each in message for each in _CI_SKIPS)
+    return parent if tree == before else git.commit_tree(tree, parent, request["message"])
 
 
 _ACTIONS = {

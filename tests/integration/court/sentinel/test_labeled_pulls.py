@@ -1,5 +1,6 @@
 """A label of a pull request becomes one event, if GitHub confirms that a writer set it, and never for a fork."""
 
+import asyncio
 from datetime import datetime
 from typing import Any
 
@@ -9,8 +10,13 @@ import pytest
 from kingdom.clock import utc_now
 from kingdom.court.documents import ExternalEvent
 from kingdom.court.sentinel.labeled_pulls import poll_labels
+from kingdom.court.sentinel.receiver import PATH
+from kingdom.court.sentinel.sentinel import Sentinel
+from kingdom.court.sentinel.settings import SentinelSettings
+from tests.contract.scene import eventually
 from tests.integration.court.sentinel.scene import Watch, github_settings
-from tests.integration.standins.github import REPOSITORY, TOKEN, Site
+from tests.integration.standins.github import REPOSITORY, SECRET, TOKEN, Site
+from tests.patience import PATIENCE_SECONDS
 
 LABEL = "fix-checks"
 
@@ -103,3 +109,24 @@ async def test_a_label_of_an_issue_is_no_event_and_a_label_that_is_set_again_is_
         await look()
         await site.happen("unlabel", number=1, label=LABEL)
     assert len(await look()) == 2
+
+
+async def test_a_webhook_about_a_label_makes_the_look_happen_now(site: Site, look: LabelLook) -> None:
+    settings = SentinelSettings(github=github_settings(site.url))
+    sentinel = Sentinel(look.watch.bus, settings, tokens=user_token, label_repos=lambda: {REPOSITORY})
+    running = asyncio.create_task(sentinel.run())
+    receiver = sentinel.receiver
+    assert receiver
+
+    async def receives() -> bool:
+        return bool(receiver.url)
+
+    try:
+        await eventually(receives, "webhooks can be received")
+        await site.people("hook", url=receiver.url + PATH, secret=SECRET)
+        await label(site)
+        events = await eventually(look.watch.events, "the label is an event")
+        assert [event.type for event in events] == ["github.pr.labeled"]
+    finally:
+        sentinel.stop()
+        await asyncio.wait_for(running, PATIENCE_SECONDS)
