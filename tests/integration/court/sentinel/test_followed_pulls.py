@@ -1,110 +1,20 @@
 """The Sentinel looks at followed pull requests: it reports each fact of the API once, and sends few requests."""
 
-import asyncio
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-import aiohttp
 import pytest
 
-from kingdom.clock import utc_now
-from kingdom.court.documents import ExternalEvent
 from kingdom.court.followups.polls import PULL_POLLS
-from kingdom.court.followups.records import Followup, end_followup, follow_pull_request, load_followup
+from kingdom.court.followups.records import load_followup
 from kingdom.court.package import FollowPolicy
 from kingdom.court.petitions.github.access import APP_PERMISSIONS, FOLLOW_PERMISSIONS, AppInstallation, TokenScope
 from kingdom.court.petitions.http_api import NotAuthorized
-from kingdom.court.sentinel.followed_pulls import PullTokens, hint_pull_requests, poll_followed_pulls
-from kingdom.court.sentinel.receiver import PATH
 from kingdom.court.sentinel.settings import GitHubAppSettings
-from tests.integration.court.sentinel.scene import Watch, github_settings
-from tests.integration.court.sentinel.test_both import delivered
-from tests.integration.standins.github import REPOSITORY, SECRET, TOKEN, Site
+from tests.integration.court.sentinel.polls import LINE, REQUESTS_PER_LOOK, Look, end_of, submit
+from tests.integration.court.sentinel.scene import Watch
+from tests.integration.standins.github import REPOSITORY, Site
 from tests.integration.standins.github_app import APP, app_key, install
-
-FILES = [{"filename": "fin.py", "patch": "@@ -1,2 +1,3 @@\n one\n+two\n three"}]
-LINE = {"path": "fin.py", "line": 2, "body": "Why two?"}
-HOUR = timedelta(hours=1)
-# The conditional requests of a look that finds no change.
-REQUESTS_PER_LOOK = 4
-
-
-class Look:
-    """Lets a Sentinel look at a moment that the test chooses, and records the requests that it sends."""
-
-    def __init__(self, watch: Watch, site: Site) -> None:
-        self.watch = watch
-        self.site = site
-        self.now = utc_now()
-        self.requests: list[tuple[str, int]] = []
-        self.policy: FollowPolicy | None = FollowPolicy()
-        self.tokens: PullTokens = user_token
-
-    async def __call__(self, *, later: timedelta = HOUR, **settings: Any) -> list[ExternalEvent]:
-        """Look after a time, and return the new events."""
-        self.now += later
-        self.requests = []
-        before = {event.id for event in await self.watch.events()}
-
-        async def count(_session: object, _context: object, done: aiohttp.TraceRequestEndParams) -> None:
-            self.requests.append((done.url.path, done.response.status))
-
-        trace = aiohttp.TraceConfig()
-        trace.on_request_end.append(count)
-        async with aiohttp.ClientSession(trace_configs=[trace]) as session:
-            await poll_followed_pulls(
-                self.watch.bus,
-                session,
-                github_settings(self.site.url, **settings),
-                self.tokens,
-                lambda _: self.policy,
-                self.clock,
-            )
-        return [event for event in await self.watch.events() if event.id not in before]
-
-    def clock(self) -> datetime:
-        return self.now
-
-
-async def user_token(_repo: str, *, with_members: bool) -> str:  # noqa: ARG001 - the same for every look
-    return TOKEN
-
-
-@pytest.fixture
-async def pull(site: Site) -> Any:
-    """A pull request of ours, with people who may write and people who may not."""
-    pull = await site.pull_request("ours", by="kingdom-bot", files=FILES)
-    await site.happen("permission", login="anna", permission="write")
-    await site.happen("permission", login="rita", permission="read")
-    return pull
-
-
-@pytest.fixture
-async def look(watch: Watch, site: Site, pull: Any) -> Look:
-    """The pull request is followed, and was looked at once."""
-    now = utc_now()
-    followup = Followup(
-        id=f"{REPOSITORY}#{pull['number']}",
-        repo=REPOSITORY,
-        number=pull["number"],
-        branch="ours",
-        base="main",
-        general="gen-jira",
-        assignment_id="task-20261118-001",
-        workflow_id="wf-task-20261118-001",
-        head=pull["head"]["sha"],
-        created_at=now,
-        ends_at=now + timedelta(days=14),
-    )
-    async with watch.bus.transaction() as transaction:
-        await follow_pull_request(transaction, followup)
-    look = Look(watch, site)
-    assert await look() == []
-    return look
-
-
-async def submit(site: Site, by: str = "anna", **more: Any) -> Any:
-    return await site.happen("review", number=1, by=by, **{"event": "REQUEST_CHANGES", "body": "Please.", **more})
 
 
 async def test_a_review_is_reported_once_with_its_comments_on_lines(site: Site, look: Look, pull: Any) -> None:
@@ -294,12 +204,6 @@ async def heads(watch: Watch) -> tuple[str, str]:
     return followup.head, followup.branch_head
 
 
-async def test_a_status_makes_the_looks_at_its_repository_due(look: Look, watch: Watch) -> None:
-    for repo, hinted in (("other/shop", 0), (REPOSITORY[:-1], 0), (REPOSITORY.upper(), 1)):
-        async with watch.bus.transaction() as transaction:
-            assert await hint_pull_requests(transaction, repo, (), look.now) == hinted
-
-
 async def test_a_conflict_is_reported_once_for_a_head_and_a_base(site: Site, look: Look) -> None:
     await site.happen("push", branch="main", conflict=True)
     assert await look() == [], "GitHub computes it after the first request"
@@ -315,76 +219,9 @@ async def test_the_end_of_a_pull_request_is_reported_and_ends_its_followup(
     await site.happen("close", number=1, merge=merge)
     [event] = await look()
     assert event.type == kind
-    assert (await ended(watch)).startswith("it was merged" if merge else "it was closed")
+    assert (await end_of(watch)).startswith("it was merged" if merge else "it was closed")
     assert await look() == []
     assert look.requests == []
-
-
-async def test_after_its_days_a_followup_costs_no_request(look: Look, watch: Watch) -> None:
-    assert await look(later=timedelta(days=15)) == []
-    assert look.requests == []
-    assert await ended(watch) == "", "the King ends it"
-
-
-async def ended(watch: Watch) -> str:
-    """Return why the followup has ended, or "" if it has not."""
-    async with watch.bus.transaction() as transaction:
-        _, followup = await load_followup(transaction, f"{REPOSITORY}#1")
-    return followup.reason if followup.is_over else ""
-
-
-async def test_an_hour_without_news_costs_four_requests_per_look_and_no_rate_limit(site: Site, look: Look) -> None:
-    await site.pull_request("theirs")
-    assert await look() == [], "another pull request changes the numbers of the repository"
-    before = await site.read("/rate_limit")
-    counted = []
-    for _ in range(60):
-        assert await look(later=timedelta(minutes=1), webhook={}) == []
-        counted += look.requests
-    # With webhooks, there is a look every five minutes.
-    assert len(counted) == REQUESTS_PER_LOOK * 12
-    assert {status for _, status in counted} == {304}
-    assert not any("/pulls/2" in path for path, _ in counted)
-    after = await site.read("/rate_limit")
-    assert after["resources"]["core"]["used"] == before["resources"]["core"]["used"]
-
-
-async def test_without_followups_no_request_is_sent(watch: Watch, site: Site) -> None:
-    await site.pull_request("theirs")
-    look = Look(watch, site)
-    assert await look() == []
-    assert look.requests == []
-
-
-async def test_an_ended_followup_is_not_looked_at_any_more(look: Look, watch: Watch) -> None:
-    async with watch.bus.transaction() as transaction:
-        record, followup = await load_followup(transaction, f"{REPOSITORY}#1")
-        await end_followup(transaction, record, followup, "stopped", at=look.now, actor="anna")
-    assert await look() == []
-    assert look.requests == []
-    async with watch.bus.transaction() as transaction:
-        left = await transaction.get(PULL_POLLS.name, f"{REPOSITORY}#1")
-    assert left is not None
-    assert left.state == "ended"
-
-
-async def test_two_sentinels_look_once(look: Look, watch: Watch) -> None:
-    look.now += HOUR
-    other = Look(watch, look.site)
-    other.now = look.now
-    await asyncio.gather(look(later=timedelta()), other(later=timedelta()))
-    assert len(look.requests) + len(other.requests) == REQUESTS_PER_LOOK
-
-
-async def test_a_webhook_makes_a_look_due_and_reports_nothing_itself(site: Site, look: Look, watch: Watch) -> None:
-    async with watch.receiving() as receiver:
-        await site.people("hook", url=receiver.url + PATH, secret=SECRET)
-        await submit(site, comments=[LINE])
-        await site.happen("check", number=1, name="unit", conclusion="failure")
-        await delivered(site)
-    events = await look(later=timedelta(seconds=1))
-    assert sorted(event.type for event in events) == ["github.checks.completed", "github.pr.review_submitted"]
-    assert await look() == []
 
 
 @pytest.mark.parametrize(
