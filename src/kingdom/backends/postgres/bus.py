@@ -112,7 +112,7 @@ class PostgresBus(Bus):
             max_size=connections,
             timeout=self._pool_seconds,
             reconnect_timeout=_RECONNECT_SECONDS,
-            reconnect_failed=Pool.check,
+            reconnect_failed=lambda pool: pool.check(),
             configure=self._configure,
             open=False,
         )
