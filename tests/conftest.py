@@ -82,8 +82,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 @pytest.fixture(autouse=True)
-def _quiet_logs() -> None:
-    """Reset the log level before each test."""
+def _quiet_logs() -> Iterator[None]:
+    """Reset the logs around each test: a command in this process may have sent them to a stream that is then closed."""
+    configure_logs(json=True, level=logging.ERROR)
+    yield
     configure_logs(json=True, level=logging.ERROR)
 
 

@@ -77,7 +77,7 @@ def test_a_person_sees_what_a_general_has_learned_and_promotes_it(laptop: InProc
 
 def test_a_realm_without_a_general_shows_how_to_get_one(laptop: InProcessCli) -> None:
     nobody = laptop("general", "list")
-    assert "kingdom general install NAME (gen-jira, gen-pr, gen-test, gen-hello, gen-briefing)" in nobody.out
+    assert "kingdom general install NAME (gen-fix, gen-jira, gen-pr, gen-test, gen-hello, gen-briefing)" in nobody.out
     assert laptop.run_json("general", "list")["generals"] == []
 
 

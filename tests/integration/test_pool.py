@@ -1,4 +1,4 @@
-"""The pool keeps the connection that was used last at hand, without keeping it from the others or beyond its end."""
+"""The pool keeps one used connection at hand, without keeping it from waiting callers or beyond its end."""
 
 import asyncio
 
@@ -6,7 +6,6 @@ import psycopg
 import pytest
 
 from kingdom.backends.postgres import PostgresBus
-from kingdom.backends.postgres import connection as connections
 from kingdom.bus import Envelope, Stream
 from kingdom.errors import Unavailable
 from tests.integration.running import eventually, open_bus
@@ -22,7 +21,7 @@ async def end_session_at_hand(bus: PostgresBus, dsn: str) -> None:
         await other.execute("SELECT pg_terminate_backend(%s, 5000)", [session])
 
 
-async def test_the_connection_that_was_used_last_is_used_next(dsn: str) -> None:
+async def test_the_first_connection_that_comes_back_is_used_next(dsn: str) -> None:
     async with open_bus(dsn, JOBS, connections=2) as bus:
         first, second = await bus.pool.getconn(), await bus.pool.getconn()
         await bus.pool.putconn(second)
@@ -46,11 +45,15 @@ async def test_a_caller_that_waits_gets_a_connection_before_one_is_kept_at_hand(
         await bus.pool.putconn(used)
 
 
-async def test_a_connection_is_at_hand_only_for_a_limited_time(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_AT_HAND_SECONDS", 0.0)
+async def test_a_connection_goes_back_to_the_pool_after_a_limited_time(dsn: str) -> None:
     async with open_bus(dsn, JOBS, connections=1) as bus:
         await bus.publish(JOB)
+        async with bus.pool.connection() as used:
+            used.at_hand_until = 0.0
         assert bus.pool.get_stats()["pool_available"] == 1
+        async with bus.pool.connection():
+            pass
+        assert bus.pool.get_stats()["pool_available"] == 0, "a connection from the pool may stay at hand again"
 
 
 async def test_draining_and_closing_end_the_connection_at_hand(dsn: str) -> None:

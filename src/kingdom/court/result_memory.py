@@ -22,7 +22,7 @@ SHOWN_MAX = 5
 # The payload field with the person who caused an event, by source; "" means that they do not name the person.
 # Events of sources that are not listed can be created only by people who have access to the realm.
 _PERSON_FIELDS = {"github": "actor", "slack": "user", "jira": ""}
-_CONFIRMED_TYPES = (FOLLOWUP, "github.pr.labeled", "github.issue.labeled")
+_LABELED = "github.pr.labeled"
 _SCHEDULE = "schedule-"
 _TEXT_LENGTH_MAX = 1000
 _NAME_LENGTH_MAX = 200
@@ -59,9 +59,12 @@ def is_by_permitted_person(assignment: Assignment, policy: GeneralPolicy) -> boo
 def stranger_of(assignment: Assignment, policy: GeneralPolicy) -> str:
     """Return who caused the GitHub event of an assignment if the policy does not name this person, otherwise "".
 
-    Anyone can write on GitHub. A label and a round of a followup are events only if GitHub confirmed the permission.
+    Anyone can write on GitHub, but a label is an event only if a person with write permission set it. A round was
+    caused by whoever caused the run that opened its pull request: its prompt contains the reports of that run.
     """
-    if _source(assignment) != "github" or assignment.type in _CONFIRMED_TYPES:
+    if assignment.type == FOLLOWUP:
+        return str(assignment.payload.get("stranger", ""))
+    if _source(assignment) != "github" or assignment.type == _LABELED:
         return ""
     return "" if is_by_permitted_person(assignment, policy) else _person(assignment) or "an unknown person"
 

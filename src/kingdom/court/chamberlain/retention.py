@@ -163,7 +163,7 @@ async def _find_owners(transaction: Transaction, files: Iterable[SideFile]) -> F
     soldiers = set(await list_sessions(transaction))
     for status in set(WorkflowStatus) - _WITHOUT_SESSION:
         async for record in each_record(transaction, RecordQuery(kind=WORKFLOWS.name, state=status)):
-            soldiers |= _soldiers(record)
+            soldiers |= _soldiers(Workflow.read(record.doc))
     return FileOwners(ended_at, frozenset(soldiers), await _find_followed(transaction))
 
 
@@ -173,15 +173,18 @@ async def _find_followed(transaction: Transaction) -> dict[str, datetime | None]
     records = [record async for record in each_record(transaction, RecordQuery(kind=FOLLOWUPS.name))]
     for followup in read_documents(records, Followup):
         await transaction.read_ahead([(WORKFLOWS.name, run) for run in followup.runs])
-        for run in followup.runs:
-            if workflow := await transaction.get(WORKFLOWS.name, run):
-                found |= dict.fromkeys(_soldiers(workflow), followup.ended_at)
+        runs = [await transaction.get(WORKFLOWS.name, run) for run in followup.runs]
+        for workflow in read_documents([run for run in runs if run is not None], Workflow):
+            for soldier in _soldiers(workflow):
+                # A run can open several pull requests.
+                ends = (followup.ended_at, found.get(soldier, followup.ended_at))
+                found[soldier] = None if None in ends else max(end for end in ends if end)
     return found
 
 
-def _soldiers(run: Record) -> set[str]:
+def _soldiers(run: Workflow) -> set[str]:
     """Return the soldiers whose sessions a run has."""
-    tokens = [work.agent.session for work in Workflow.read(run.doc).works]
+    tokens = [work.agent.session for work in run.works]
     return {soldier_of(token) for token in tokens if token}
 
 

@@ -52,13 +52,14 @@ class RoundEntry(msgspec.Struct, frozen=True, kw_only=True):
     reason: RoundReason
 
 
-class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id": "task_id"}):
+class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id": "task_id", "waiting": "queue"}):
     """A followed pull request. `assignment_id` and `workflow_id` are those of the newest round.
 
     `opened_by` is the assignment that opened the pull request, `head` the last commit that Kingdom pushed, and
     `branch_head` the head of the branch that was last seen, or "" if none was. `failing` are the checks that failed
     before the last round about checks, and `waiting` what the next round is about. `cost_usd` is the cost of all
-    rounds, and `granted_at_usd` the part of it that was spent when a person last granted more.
+    rounds, and `granted_at_usd` the part of it that was spent when a person last granted more. `stranger` is who caused
+    the run that opened the pull request, if the policy of the General does not name this person.
     """
 
     id: str
@@ -87,6 +88,7 @@ class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id
     # The run that opened the pull request, and those of all rounds.
     runs: tuple[str, ...] = ()
     branch_head: str = ""
+    stranger: str = ""
 
     @property
     def has_foreign_head(self) -> bool:

@@ -66,6 +66,8 @@ def round_payload(followup: Followup, start: StartRound, reports: Sequence[str])
         "branch": followup.branch,
         "base": followup.base,
         "head": followup.head,
+        "branch_head": followup.branch_head,
+        "stranger": followup.stranger,
         "continues": followup.workflow_id,
         "reports": [each[:_REPORT_LENGTH_MAX] for each in reports[-_REPORTS_MAX:]],
         "reviews": _with_limited_texts(payloads(REVIEW_SUBMITTED)),

@@ -133,16 +133,17 @@ def count_round(followup: Followup, start: StartRound) -> Followup:
 
 
 def unsettled_reasons(
-    followup: Followup, status: AssignmentStatus, reasons: Collection[str], head: str
+    followup: Followup, status: AssignmentStatus, reasons: Collection[str], heads: tuple[str, str]
 ) -> tuple[RoundReason, ...]:
-    """Return the reasons that a round did not settle. `reasons` and `head` are those at its start.
+    """Return the reasons that a round did not settle. `heads` are `head` and `branch_head` at its start.
 
-    A failed round settled nothing. Without a push of Kingdom or of a person, the checks fail and the branches conflict
-    as before.
+    A failed round settled nothing. Without a push of Kingdom or of a person during the round, the checks fail and the
+    branches conflict as before.
     """
     if status is AssignmentStatus.FAILED:
         return tuple(RoundReason(each) for each in reasons)
-    if followup.head != head or followup.has_foreign_head:
+    head, branch_head = heads
+    if followup.head != head or followup.branch_head not in ("", branch_head, head):
         return ()
     return tuple(each for each in (RoundReason.CHECKS, RoundReason.CONFLICTS) if each in reasons)
 

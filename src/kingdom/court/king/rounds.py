@@ -112,7 +112,8 @@ async def end_round(
     if not is_end or followup.is_over:
         return
     payload = root.doc["payload"]
-    unsettled = unsettled_reasons(followup, assignment.status, payload["reasons"], payload["head"])
+    heads = (payload["head"], payload.get("branch_head", ""))
+    unsettled = unsettled_reasons(followup, assignment.status, payload["reasons"], heads)
     question = why_ask_after_round(followup, assignment.status, assignment.reason, unsettled)
     followup = await queue_again(transaction, followup, payload.get("events") or [], unsettled, now)
     if question and followup.state is FollowupState.OPEN and followup.assignment_id == assignment.root_id:

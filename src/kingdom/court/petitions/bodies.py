@@ -194,7 +194,7 @@ class GithubPush(_GithubOwnPull, frozen=True, kw_only=True):
 class GithubAutoMerge(_GithubOwnPull, frozen=True, kw_only=True):
     """The automatic merge of a pull request that we opened, once it meets its requirements.
 
-    The court sets `head_sha`, never the agent: no other commit is merged.
+    The court sets `head_sha`, never the agent: GitHub switches the merge on only if this commit is the head.
     """
 
     method: Literal["MERGE", "SQUASH", "REBASE"] = "MERGE"

@@ -14,10 +14,11 @@ _MENTION = re.compile(
 _LINE_BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 # A bot may strip white space and Markdown at the start of a line.
 _SLASH_COMMAND = re.compile(rf"(?P<ahead>(?:\A|[{_LINE_BREAKS}])(?:[^\w/{_LINE_BREAKS}]|_)*/)(?P<name>\w[\w-]*)")
-# CI skips a commit whose message has one of these. The text of a pull request can become the message of its merge.
+# CI skips a commit whose message has one of these: [skip ci], [no ci], [ci skip] and relatives. The text of a pull
+# request can become the message of its merge. The repeats are limited, because unlimited ones take quadratic time.
 _SKIP_COMMAND = re.compile(
     r"""(?ix)
-    (?P<ahead>\[\s*)(?=(?:skip|no)[\s_-]+[\w\s.-]*\] | [\w.-]+[\s_-]+skip\s*\])  # [skip ci], [no ci], [ci skip]
+    (?P<ahead>\[\s{0,9})(?=(?:skip|no)[\s_-]{1,9}[\w\s.-]{0,60}\] | [\w.-]{1,60}[\s_-]{1,9}skip\s{0,9}\])
     | (?P<stars>\*\*\*)(?=no_ci\*\*\*)
     | (?P<trailer>\bskip-)(?=checks\s*:)
     """

@@ -78,6 +78,7 @@ async def _follow(transaction: Transaction, petition: Petition, number: int) -> 
         created_at=now,
         pushed_at=now,
         ends_at=now + timedelta(days=petition.follow_days),
+        stranger=petition.stranger,
     )
     await follow_pull_request(transaction, followup)
 

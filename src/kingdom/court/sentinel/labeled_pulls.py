@@ -1,7 +1,7 @@
 """Poll new labels of pull requests on GitHub. A label counts if GitHub confirms that a writer set it."""
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -14,15 +14,16 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record
 from kingdom.clock import utc_now
 from kingdom.court.documents import EventStatus, ExternalEvent, Priority
-from kingdom.court.followups.rules import WRITERS
+from kingdom.court.followups.rules import is_permitted
+from kingdom.court.package import FollowPolicy
 from kingdom.court.records import CURRENT, receive_event
 from kingdom.court.sentinel.followed_pulls import PullTokens
-from kingdom.court.sentinel.pull_api import PullApi, convert_all
+from kingdom.court.sentinel.pull_api import PullApi
 from kingdom.court.sentinel.pull_replies import FAILED, failed_run
 from kingdom.court.sentinel.records import ACTOR, CURSORS
 from kingdom.court.sentinel.settings import GitHubSettings
 from kingdom.court.sentinel.untrusted import NAME_MAX, TITLE_MAX, clean_text, convert_untrusted
-from kingdom.errors import KingdomError, Transient
+from kingdom.errors import KingdomError, MalformedEvent, Transient
 from kingdom.workflow.records import run_transaction
 
 LABELED = "github.pr.labeled"
@@ -110,15 +111,37 @@ async def _poll_repository(
     cursor = msgspec.convert(record.doc, LabelCursor) if record else None
     token = await tokens(repo, with_members=False)
     api = PullApi(session, settings.api_url, token, repo, etags={"events": cursor.etag} if cursor else {})
-    documents = await api.issue_events()
+    documents = await api.issue_events(cursor.newest if cursor else None)
     if documents is None:
         return 0
-    listed = convert_all(documents, _IssueEvent)
+    listed = _read_events(documents, repo)
     news = [each for each in listed if cursor and each.id > cursor.newest]
-    events = [found for each in news if (found := await _event(session, settings, token, repo, each, now))]
+    if cursor and listed and len(news) == len(listed) == len(documents):
+        _log.warning("labels_may_be_missed", repo=repo, reason=f"more than {len(news)} events since the last poll")
+    events: list[ExternalEvent] = []
+    for each in news:
+        try:
+            if event := await _event(session, settings, token, repo, each, now):
+                events.append(event)
+        except Transient:
+            raise
+        except KingdomError as error:
+            # Otherwise one label that cannot be read would block all later ones.
+            _log.warning("label_not_read", repo=repo, number=each.id, reason=str(error))
     newest = max((each.id for each in listed), default=cursor.newest if cursor else 0)
     moved = LabelCursor(newest=newest, etag=api.etags.get("events", ""))
     return await run_transaction(bus, partial(_store, repo, moved, events, settings))
+
+
+def _read_events(documents: Sequence[Any], repo: str) -> list[_IssueEvent]:
+    """Return the readable events."""
+    events = []
+    for each in documents:
+        try:
+            events.append(convert_untrusted(each, _IssueEvent))
+        except MalformedEvent as error:
+            _log.warning("label_not_read", repo=repo, reason=str(error))
+    return events
 
 
 async def _store(
@@ -187,8 +210,8 @@ async def _why_ignored(api: PullApi, repo: str, pull: _LabeledPull, login: str, 
         return "the pull request is closed, or the label was removed"
     if pull.head.repo is None or pull.head.repo.full_name.lower() != repo.lower():
         return "the branch is in a fork"
-    if await api.permission(login) not in WRITERS:
-        return "the person has no write permission"
+    if not is_permitted(FollowPolicy(), login, await api.permission(login)):
+        return "only people with write permission can start something by a label"
     return ""
 
 

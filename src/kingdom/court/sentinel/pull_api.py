@@ -1,5 +1,6 @@
 """Read a followed pull request from GitHub. Conditional requests save rate limit: "not modified" does not count."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -49,9 +50,26 @@ class PullApi:
         """Return all reviews, or None if they have not changed."""
         return await self._changed("reviews", f"{self._pull}/reviews", field="")
 
-    async def issue_events(self) -> Any:
-        """Return what happened to the issues of the repository, newest first, or None if nothing has. One page."""
-        return await self._changed("events", f"{self._repository}/issues/events")
+    async def issue_events(self, newest: int | None) -> list[Any] | None:
+        """Return the events of issues and pull requests of the repository, or None if there are no new ones.
+
+        All events after the one with the id `newest` are returned, and some older ones. Without it, or if there are too
+        many, only the latest ones are returned.
+        """
+        url, known = f"{self._repository}/issues/events", self.etags.get("events", "")
+        reply = await self._ask(url, _PAGE, {"If-None-Match": known} if known else {})
+        if reply.is_unchanged:
+            return None
+        self.etags["events"] = reply.headers.get("ETag", "")
+        items: list[Any] = []
+        for _ in range(_PAGES_MAX):
+            page = reply.body if isinstance(reply.body, list) else []
+            items += page
+            following = next_page(reply, self._root)
+            if newest is None or following is None or any(_id_of(each) <= newest for each in page):
+                break
+            reply = await self._ask(following)
+        return items
 
     async def suites(self, commit: str) -> Any:
         """Return all suites of a commit, or None if they have not changed."""
@@ -154,6 +172,11 @@ class PullApi:
         if reply is None:
             raise Transient("GitHub did not answer")
         return reply
+
+
+def _id_of(document: Any) -> int:
+    found = document.get("id") if isinstance(document, dict) else None
+    return found if isinstance(found, int) else sys.maxsize
 
 
 def convert_all(documents: Sequence[Any], kind: type[_T]) -> list[_T]:

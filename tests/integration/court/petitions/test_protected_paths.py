@@ -134,6 +134,7 @@ async def test_a_rule_that_requires_approval_asks_a_person_once_the_commit_is_kn
         ({}, "Anna", GRANTED),
         ({"type": "github.pr.labeled"}, "mallory", GRANTED),
         ({"type": "github.followup"}, None, GRANTED),
+        ({"type": "github.followup", "payload": {"number": 2, "stranger": "mallory"}}, None, REQUESTED),
         ({"event_id": "evt-jira-1"}, "mallory", GRANTED),
         ({"event_id": "evt-cli-1"}, "mallory", GRANTED),
     ],
@@ -143,7 +144,7 @@ async def test_a_commit_of_a_run_that_a_stranger_caused_waits_for_a_person(
 ) -> None:
     leave_commit(run, FIRST, "src/fin.py")
     policy = msgspec.structs.replace(ALLOWED, result_people=("anna",))
-    root = assignment(payload={"number": 2, "actor": actor}, **event)
+    root = assignment(**{"payload": {"number": 2, "actor": actor}, **event})
     opened = await scene.make_petition(
         "github.pull_request", {"title": "Fly"}, policy=policy, run=run.workflow, root=root, name="p1"
     )
@@ -154,5 +155,5 @@ async def test_a_commit_of_a_run_that_a_stranger_caused_waits_for_a_person(
         asked = await scene.make_petition(kind, {}, policy=policy, run=run.workflow, root=root, name="p1")
     assert asked.state is state
     if state is REQUESTED:
-        name = actor or "an unknown person"
+        name = actor or root.payload.get("stranger") or "an unknown person"
         assert f"because {name} caused this run, who is not in policy.result_people\n" in await question(scene, asked)

@@ -10,6 +10,7 @@ import pytest
 from kingdom.clock import utc_now
 from kingdom.court.documents import ExternalEvent
 from kingdom.court.sentinel.labeled_pulls import poll_labels
+from kingdom.court.sentinel.pull_api import PullApi
 from kingdom.court.sentinel.receiver import PATH
 from kingdom.court.sentinel.sentinel import Sentinel
 from kingdom.court.sentinel.settings import SentinelSettings
@@ -109,6 +110,29 @@ async def test_a_label_of_an_issue_is_no_event_and_a_label_that_is_set_again_is_
         await look()
         await site.happen("unlabel", number=1, label=LABEL)
     assert len(await look()) == 2
+
+
+async def test_a_label_behind_a_page_of_other_events_is_read(site: Site, look: LabelLook) -> None:
+    await label(site)
+    for _ in range(60):
+        await label(site, label="noise", by="rita")
+        await site.happen("unlabel", number=1, label="noise")
+    assert [event.payload["label"] for event in await look()] == [LABEL]
+
+
+async def test_a_label_that_cannot_be_read_does_not_block_a_later_one(
+    site: Site, look: LabelLook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = PullApi.pull
+
+    async def pull(api: PullApi) -> Any:
+        return {} if api._pull.endswith("/1") else await read(api)
+
+    monkeypatch.setattr(PullApi, "pull", pull)
+    await site.pull_request("other")
+    await label(site)
+    await label(site, number=2)
+    assert [event.payload["number"] for event in await look()] == [2]
 
 
 async def test_a_webhook_about_a_label_makes_the_look_happen_now(site: Site, look: LabelLook) -> None:

@@ -88,8 +88,13 @@ def test_the_push_of_a_person_settles_checks_and_conflicts_of_the_commit_before(
 def test_a_round_that_a_person_overtook_leaves_nothing_unsettled() -> None:
     overtaken = msgspec.structs.replace(FOLLOWUP, branch_head=OTHER)
     reasons = (CHECKS, CONFLICTS)
-    assert unsettled_reasons(FOLLOWUP, AssignmentStatus.COMPLETED, reasons, HEAD) == reasons
-    assert unsettled_reasons(overtaken, AssignmentStatus.COMPLETED, reasons, HEAD) == ()
+    assert unsettled_reasons(FOLLOWUP, AssignmentStatus.COMPLETED, reasons, (HEAD, "")) == reasons
+    assert unsettled_reasons(overtaken, AssignmentStatus.COMPLETED, reasons, (HEAD, HEAD)) == ()
+
+
+def test_a_round_without_a_push_leaves_the_conflict_of_a_commit_that_a_person_pushed_before_it() -> None:
+    foreign = msgspec.structs.replace(FOLLOWUP, branch_head=OTHER)
+    assert unsettled_reasons(foreign, AssignmentStatus.COMPLETED, (CONFLICTS,), (HEAD, OTHER)) == (CONFLICTS,)
 
 
 NEWS = {REVIEW: review(), CHECKS: checks("unit"), CONFLICTS: conflict()}

@@ -1,6 +1,7 @@
 """People read the text of an agent unchanged, and no bot executes a command in it."""
 
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -55,6 +56,13 @@ PLAIN = [
 def _without_markup(text: str) -> str:
     """Return a text as it looks to bots that remove markup first, and that split lines differently than Python."""
     return "\n".join(line.strip("\ufeff>-*_ ") for line in text.splitlines())
+
+
+@pytest.mark.parametrize("text", ["[skip" + "_" * 60_000, "[" + "a-" * 30_000, "[skip" * 12_000, "[" + " " * 60_000])
+def test_a_long_text_takes_no_quadratic_time(text: str) -> None:
+    began = time.process_time()
+    assert without_commands(text) == text
+    assert time.process_time() - began < 5, "a quadratic search would take about a minute"
 
 
 @pytest.mark.parametrize("text", COMMANDS)

@@ -1,4 +1,4 @@
-"""Switch the automatic merge of a pull request on GitHub on and off. It is switched on for one commit only."""
+"""Switch the automatic merge of a pull request on GitHub on and off, on only while the approved commit is its head."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -50,9 +50,10 @@ async def switch_on_auto_merge(api: GithubApi, wanted: GithubAutoMerge) -> CallR
 
 
 async def find_auto_merge(api: GithubApi, wanted: GithubAutoMerge) -> ReconcileResult:
-    """Return whether the automatic merge is on, or has merged the pull request."""
+    """Return whether the automatic merge of the approved commit is on, or has merged it."""
     pull = await _read_pull(api, wanted)
-    return Present(_response(pull, wanted)) if _is_on(pull) else Absent()
+    is_done = _is_on(pull) and pull["headRefOid"] == wanted.head_sha
+    return Present(_response(pull, wanted)) if is_done else Absent()
 
 
 async def switch_off_auto_merge(api: GithubApi, repo: str, pull: Mapping[str, Any]) -> None:

@@ -18,7 +18,10 @@ async def change_labels(api: GithubApi, wanted: GithubLabel) -> CallResult:
             return github_result(reply)
     for name in wanted.remove:
         reply = await api.delete(f"{path}/{quote(name, safe='')}")
-        if not reply.ok and reply.status != _NOT_FOUND:
+        if reply.status == _NOT_FOUND:
+            # Either the label is not there, or the issue.
+            reply = await api.ask(path)
+        if not reply.ok:
             return github_result(reply)
     return Acked({"number": wanted.number})
 

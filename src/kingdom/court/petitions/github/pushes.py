@@ -78,7 +78,8 @@ async def push_commits(api: GithubApi, push: GithubPush) -> CallResult:
             if not isinstance(failure.result, Rejected):
                 raise
             # Another push may have come first, so the branch is read again to say what happened.
-            refused = Rejected(f"{NAME} refused the push to {push.branch}: {failure.result.reason}")
+            merge = "; the automatic merge is switched off" if branch.pull["autoMergeRequest"] else ""
+            refused = Rejected(f"{NAME} refused the push to {push.branch}: {failure.result.reason}{merge}")
         else:
             return Acked(_response(branch, push))
     return refused
