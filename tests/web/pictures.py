@@ -27,6 +27,7 @@ PAGES = {
     "overview": "/",
     "inbox": "/inbox",
     "runs": "/runs",
+    "followups": "/followups",
     "run": "/runs/wf-task-20261118-001",
     "run-outside": "/runs/wf-task-20261118-002?tab=outside",
     "run-failed": "/runs/wf-task-20261118-005?tab=story",

@@ -7,11 +7,12 @@ from axe_playwright_python.async_playwright import Axe  # type: ignore[import-un
 from playwright.async_api import Browser, expect
 
 from kingdom.bus import LogEntry
+from kingdom.court.followups.records import FOLLOWUPS
 from kingdom.court.records import ASSIGNMENTS, EVENTS
 from kingdom.workflow.model.run.workflow import Placement
 from kingdom.workflow.records import WORKFLOWS, load_workflow
 from tests.integration.web.court_scene import ASSIGNED, GENERAL, GIVEN
-from tests.integration.web.scene import RUNS
+from tests.integration.web.scene import FOLLOWED, RUNS
 from tests.integration.web.site import Site
 from tests.web.browser import DESK, PHONE, Scheme, collect_errors, signed_in
 from tests.web.payloads import PAYLOADS
@@ -19,7 +20,14 @@ from tests.web.payloads import PAYLOADS
 pytestmark = pytest.mark.web
 RUN = "/runs/wf-task-20261118-002"
 PAGES = (
-    *("/", "/inbox", "/runs", RUN, *(f"{RUN}?tab={tab}" for tab in ("changes", "outside", "cost", "story"))),
+    *(
+        "/",
+        "/inbox",
+        "/runs",
+        "/followups",
+        RUN,
+        *(f"{RUN}?tab={tab}" for tab in ("changes", "outside", "cost", "story")),
+    ),
     *("/events", f"/events/{GIVEN}", "/assignments", f"/assignments/{ASSIGNED}", "/bus", f"/generals/{GENERAL}"),
     *("/generals", "/costs", "/hosts"),
 )
@@ -38,6 +46,9 @@ async def rename_runs(site: Site, text: str) -> None:
             assert record
             doc = {**record.doc, "reason": text, "repo": text, "payload": {"title": text, "body": text}}
             await transaction.put(replace(record, doc=doc))
+        record = await transaction.get(FOLLOWUPS.name, FOLLOWED)
+        assert record
+        await transaction.put(replace(record, doc={**record.doc, "reason": text, "general": text, "failing": [text]}))
 
 
 async def write_transcript(site: Site, text: str) -> None:
