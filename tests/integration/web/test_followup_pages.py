@@ -26,7 +26,7 @@ async def test_the_list_shows_the_rounds_the_cost_and_the_open_question(site: Si
     assert f'<a href="/runs/wf-{ROUND}" data-open>{FOLLOWED}</a>' in page
     assert "gen-ticket · review 5, checks 1" in page
     assert ASKS.capitalize() in page
-    assert f'<a href="/inbox#{ROUND}">Answer</a>' in page
+    assert f'<a class="btn" href="/inbox#{ROUND}">Answer</a>' in page
     assert FOLLOWED in (await look(site, "/followups?state=waiting")).text
     assert "No pull request fits" in (await look(site, "/followups?state=ended")).text
     assert '<a href="/followups">Pull requests</a>' in (await look(site, "/runs")).text
