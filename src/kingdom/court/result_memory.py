@@ -59,8 +59,8 @@ def is_by_permitted_person(assignment: Assignment, policy: GeneralPolicy) -> boo
 def stranger_of(assignment: Assignment, policy: GeneralPolicy) -> str:
     """Return who caused the GitHub event of an assignment if the policy does not name this person, otherwise "".
 
-    Anyone can write on GitHub, but a label is an event only if a person with write permission set it. A round was
-    caused by whoever caused the run that opened its pull request: its prompt contains the reports of that run.
+    Anyone can write on GitHub, but a label is an event only if a person with write permission set it. A round has
+    the stranger of the run that opened its pull request, because its prompt contains the reports of that run.
     """
     if assignment.type == FOLLOWUP:
         return str(assignment.payload.get("stranger", ""))

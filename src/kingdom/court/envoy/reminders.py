@@ -111,7 +111,7 @@ def _reminder_text(question: HumanQuestion, now: datetime, *, late: bool) -> str
 
 
 def _what_follows(question: HumanQuestion) -> str:
-    """Return what happens if nobody answers in time."""
+    """Return what happens if no answer arrives in time."""
     if question.default:
         return f"the answer is {question.default!r}"
     if question.petition:

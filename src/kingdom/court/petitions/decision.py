@@ -209,7 +209,7 @@ def irreversible_petitions(petitions: Collection[Petition], kept: Collection[str
 
 def _granted_by(rule: PetitionRule) -> GrantDecision:
     expires_after = timedelta(hours=rule.expires_hours)
-    # No policy allows an automatic merge that nobody has approved.
+    # Every automatic merge needs an approval, even if the policy requires none.
     approval = rule.approval or rule.kind == AUTO_MERGE
     return GrantDecision(approval=approval, expires_after=expires_after, commands=rule.commands)
 

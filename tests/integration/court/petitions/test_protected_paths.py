@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kingdom.court.package import GeneralPolicy, PetitionRule
+from kingdom.court.followups.records import load_followup
+from kingdom.court.package import FollowPolicy, GeneralPolicy, PetitionRule
 from kingdom.court.petitions.decision import Petition, PetitionState
 from kingdom.court.petitions.granting import ApprovalTerms, grant_waiting_petitions
 from kingdom.court.petitions.settlement import settle_petition
@@ -146,13 +147,21 @@ async def test_a_commit_of_a_run_that_a_stranger_caused_waits_for_a_person(
     policy = msgspec.structs.replace(ALLOWED, result_people=("anna",))
     root = assignment(**{"payload": {"number": 2, "actor": actor}, **event})
     opened = await scene.make_petition(
-        "github.pull_request", {"title": "Fly"}, policy=policy, run=run.workflow, root=root, name="p1"
+        "github.pull_request",
+        {"title": "Fly"},
+        policy=policy,
+        run=run.workflow,
+        root=root,
+        name="p1",
+        follow=FollowPolicy(),
     )
     asked = opened
     if kind == "github.push":
         async with scene.bus.transaction() as transaction:
             await settle_petition(transaction, opened.id, PetitionState.PERFORMED, response={"number": 2})
         asked = await scene.make_petition(kind, {}, policy=policy, run=run.workflow, root=root, name="p1")
+        async with scene.bus.transaction() as transaction:
+            assert (await load_followup(transaction, f"{REPO}#2"))[1].stranger == asked.stranger
     assert asked.state is state
     if state is REQUESTED:
         name = actor or root.payload.get("stranger") or "an unknown person"

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from kingdom.court.documents import FOLLOWUP as TYPE
@@ -118,6 +119,12 @@ def test_text_from_outside_becomes_no_script_heading_or_placeholder(text: str) -
     assert [line for line in lines if line.startswith("# ")] == ["# Work on pull request 7 of acme/shop"]
     assert "{{ payload.branch }}" in text
     assert "\u202e" not in text
+
+
+def test_a_round_keeps_the_stranger_and_the_heads_of_its_followup() -> None:
+    followup = msgspec.structs.replace(FOLLOWUP, stranger="mallory", branch_head="a" * 40)
+    payload = round_payload(followup, StartRound((REVIEW,), (review(),)), ())
+    assert (payload["stranger"], payload["head"], payload["branch_head"]) == ("mallory", followup.head, "a" * 40)
 
 
 def test_a_round_has_the_last_work_of_the_general_at_the_branch() -> None:
