@@ -11,12 +11,14 @@ import pytest
 
 from bench.mutants.__main__ import KILLED_MIN, MUTANTS_MIN, complaints_about
 from bench.mutants.mutant import Mutant
-from bench.mutants.sites import REGIONS
+from bench.mutants.sites import REGIONS, find_by_name
 from bench.mutants.trial import AS_IT_IS, Verdict
 from tests.benches import ROOT, bench
 from tests.patience import PATIENCE_SECONDS
 
-MUTANT = "backends/postgres/sql/record.sql find_by_kind: turns ORDER BY id around"
+MUTANT = "backends/postgres/sql/record.sql find_due: turns ORDER BY due_at, id around"
+# Every test of a stream reaches it.
+REACHED_MUTANT = "backends/postgres/sql/claim.sql claim: turns ORDER BY next_retry_at, id around"
 
 
 def has_started_tests(process: psutil.Process) -> bool:
@@ -44,6 +46,12 @@ def test_too_few_mutants_too_many_survivors_and_unexplained_survivors_are_report
     assert set(words[2:]) == {"survived without an explanation: a.sql take: drops a lock"}
 
 
+@pytest.mark.parametrize("name", [MUTANT, REACHED_MUTANT])
+def test_the_mutants_of_these_tests_exist(name: str) -> None:
+    _, mutant = find_by_name(name)
+    assert mutant.name == name
+
+
 @pytest.mark.mutants
 def test_almost_every_mutant_of_the_bus_is_killed_and_every_survivor_is_explained() -> None:
     result = bench("mutants", ends_with=0)
@@ -62,7 +70,7 @@ def test_a_mutant_is_killed_by_the_contract_suite_and_survives_one_that_checks_n
 
 @pytest.mark.variants
 def test_a_signal_ends_the_bench_and_all_its_processes_in_the_middle_of_a_mutant() -> None:
-    words = ["--jobs", "1", "--only", MUTANT, "--suite", "tests/contract/test_pause.py"]
+    words = ["--jobs", "1", "--only", REACHED_MUTANT, "--suite", "tests/contract/test_pause.py"]
     with subprocess.Popen(
         [sys.executable, "-m", "bench.mutants", *words], cwd=ROOT, stderr=subprocess.PIPE, text=True
     ) as running:

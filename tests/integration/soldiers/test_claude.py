@@ -11,6 +11,7 @@ import pytest
 
 from kingdom.clock import utc_now
 from kingdom.soldiers.agents.port import Prompt, ToolUse, TurnAnswer, TurnQuestion, UsageLimited
+from kingdom.soldiers.agents.session_log import CONTINUE_PROMPT
 from kingdom.soldiers.agents.transcript import TranscriptEntry, read_entries
 from kingdom.workflow.model.messages.answers import TranscriptFinding
 from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
@@ -165,7 +166,7 @@ async def test_a_continued_agent_gets_the_continue_prompt_and_its_additions(stag
     await asyncio.wait([turn])
     await updates_of(agent, Prompt(id="t1#1", text="Do not sleep so much.", continues=True))
     last = [message for message in asked(stage)[-1].body["messages"] if message["role"] == "user"][-1]
-    assert "Go on" in str(last)
+    assert CONTINUE_PROMPT in str(last)
     assert "Do not sleep so much." in str(last)
     assert "interrupted" in str(turn.exception())
 

@@ -39,6 +39,8 @@ _HEAD_END = b"\r\n\r\n"
 _RESOLVING_AT_ONCE = 4
 _ADDRESSES_TRIED = 4
 _BACKLOG = 64
+# A connection reaches the proxy this many iterations of the event loop after the server has accepted it.
+_ARRIVAL_ITERATIONS = 2
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 # The fatal TLS alert unrecognized_name. Clients show this alert, but would show no reason for a closed connection.
 _UNRECOGNIZED_NAME = bytes((21, 3, 3, 0, 2, 2, 112))
@@ -118,35 +120,37 @@ class EgressProxy:
         self._ledger = ledger
         self._limits = ledger.limits
         self._redaction = redaction
+        self._listener: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        listener = private_listener(self.socket)
+        self._listener = private_listener(self.socket)
         self._server = await asyncio.start_unix_server(
-            self._accept, sock=listener, limit=_CHUNK_BYTES, backlog=_BACKLOG
+            self._accept, sock=self._listener, limit=_CHUNK_BYTES, backlog=_BACKLOG
         )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._server is not None:
-            self._server.close()
+        # A server that is closed leaks the connections that are on their way to `_accept`, so let them arrive first.
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+        for _ in range(_ARRIVAL_ITERATIONS):
+            await asyncio.sleep(0)
         serving = [*self._serving]
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
         # The event loop closes aborted transports in its next iteration.
         await asyncio.sleep(0)
+        if self._server is not None:
+            self._server.close()
         with suppress(OSError):
             self.socket.unlink()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._server is None or not self._server.is_serving():
-            # The connection arrived while the proxy was closing.
-            writer.transport.abort()
-            return
         task = asyncio.create_task(self._serve((reader, writer)), name="egress")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
