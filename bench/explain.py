@@ -65,6 +65,15 @@ class Plan:
         """Return the tables that the plan scans completely."""
         return {node["Relation Name"] for node in self.nodes() if node["Node Type"].endswith("Seq Scan")}
 
+    @property
+    def rows_read(self) -> int:
+        """Return how many rows the busiest node of the plan read, in all its loops."""
+        removed = ("Rows Removed by Filter", "Rows Removed by Index Recheck", "Rows Removed by Join Filter")
+        return max(
+            int((node["Actual Rows"] + sum(node.get(each, 0) for each in removed)) * node["Actual Loops"])
+            for node in self.nodes()
+        )
+
     def nodes(self) -> Iterator[Mapping[str, Any]]:
         """Yield every node of the plan."""
         yield from _walk(self.tree)

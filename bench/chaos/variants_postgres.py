@@ -44,7 +44,7 @@ def split_runs() -> None:
         {
             "hold": never_behind,
             "hold_and_read": never_behind,
-            "done_ordered": (r"WHERE finished_keys\.due < 'infinity'", ""),
+            "done_ordered": (r"\bWHERE due < 'infinity'", ""),
             "dead_ordered": guard,
             "reschedule": guard,
         }

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -317,7 +316,7 @@ async def make_unreadable(realm: Path, run: str) -> None:
         record = await transaction.get(WORKFLOWS.name, run)
         assert record
         doc = {"status": "COMPLETED", "createdAt": began.isoformat()}
-        await transaction.put(replace(record, state="COMPLETED", doc=doc))
+        await transaction.put(record.replace(state="COMPLETED", doc=doc))
         naive = {"created_at": "2026-02-07T10:00:00"}
         await transaction.put(Record(kind=WORKFLOWS.name, id="wf-x", state="RUNNING", doc={"id": "wf-x"}))
         await transaction.put(Record(kind=EVENTS.name, id="evt-cli-x", state="pending", doc={"created_at": "lately"}))
@@ -327,7 +326,7 @@ async def make_unreadable(realm: Path, run: str) -> None:
         ask = await transaction.get(QUESTIONS.name, TASK)
         assert ask
         doc = {**ask.doc, "id": "task-x", "task_id": "task-x", "given": "evt-cli-x"}
-        await transaction.put(replace(ask, id="task-x", version=0, doc=doc))
+        await transaction.put(ask.replace(id="task-x", version=0, doc=doc))
         await transaction.put(Record(kind=QUESTIONS.name, id="task-y", state="open"))
         await transaction.put(Record(kind=PETITIONS.name, id="nothing", state="requested"))
         whose: dict[str, Any] = {"root": "task-20260205-001", "general": "gen-hello", "workflow_id": run}

@@ -1,7 +1,6 @@
 import asyncio
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,7 +111,7 @@ async def move_to_other_machine(store: str) -> None:
     async with open_bus(store, application.topology, application.kinds) as bus, bus.transaction() as transaction:
         record = await transaction.get(HOSTS.name, HOST)
         assert record is not None
-        await transaction.put(replace(record, doc={**record.doc, "machine": "elsewhere"}))
+        await transaction.put(record.replace(doc={**record.doc, "machine": "elsewhere"}))
 
 
 def test_a_missing_item_is_reported(runs: Runs) -> None:

@@ -5,7 +5,6 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -193,7 +192,7 @@ async def put(bus: Bus, event: ExternalEvent, *records: Record) -> None:
         await save(transaction, event, known)
         for record in records:
             before = await transaction.get(record.kind, record.id)
-            await transaction.put(replace(record, version=before.version if before else 0))
+            await transaction.put(record.replace(version=before.version if before else 0))
 
 
 async def test_a_waiting_sender_learns_once_what_delays_the_event(

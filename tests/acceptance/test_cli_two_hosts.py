@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ async def move_to_other_machine(store: str) -> None:
         for name in (EAST, WEST):
             record = await transaction.get(HOSTS.name, name)
             assert record is not None
-            await transaction.put(replace(record, doc={**record.doc, "machine": f"machine-{name}"}))
+            await transaction.put(record.replace(doc={**record.doc, "machine": f"machine-{name}"}))
 
 
 @contextlib.contextmanager

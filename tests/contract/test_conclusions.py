@@ -112,7 +112,7 @@ async def count(transaction: Transaction) -> None:
     known = await transaction.get("tally", "count") or Record(
         kind="tally", id="count", state="counting", doc={"times": 0}
     )
-    await transaction.put(replace(known, doc={"times": known.doc["times"] + 1}))
+    await transaction.put(known.replace(doc={"times": known.doc["times"] + 1}))
 
 
 async def test_a_conclusion_that_could_not_be_committed_is_repeated(scene: Scene, book: Path) -> None:
@@ -232,9 +232,9 @@ async def test_an_unconcluded_ledger_of_an_earlier_version_is_kept(scene: Scene,
         assert ledger is not None
         record = ledger.record
         doc = {name: value for name, value in record.doc.items() if name != "events"}
-        await transaction.put(replace(record, doc=doc))
+        await transaction.put(record.replace(doc=doc))
     assert await retain_after(scene, MONTH) == 0
     async with scene.bus.transaction() as transaction:
-        concluded = replace(record, version=record.version + 1, doc=doc | {"concluded": True})
+        concluded = record.replace(version=record.version + 1, doc=doc | {"concluded": True})
         await transaction.put(concluded)
     assert await retain_after(scene, MONTH) == 1

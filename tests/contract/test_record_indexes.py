@@ -48,7 +48,7 @@ async def test_a_list_is_read_page_by_page(scene: Scene, index: str, *, descendi
 
 
 async def test_records_of_a_kind_or_state_are_listed_in_both_directions(scene: Scene) -> None:
-    await put(scene, job(1), job(2), replace(job(3), state="closed"), job(4))
+    await put(scene, job(1), job(2), job(3).replace(state="closed"), job(4))
     async with scene.bus.transaction() as transaction:
         every = await transaction.find(RecordQuery(kind="job", descending=True, after="j4"))
         some = await transaction.find(RecordQuery(kind="job", state="open", descending=True, limit=2))
@@ -82,8 +82,8 @@ async def test_a_record_is_listed_by_its_new_value_and_not_listed_after_its_valu
     values = {"owner": "ann", "team": "red", "city": "bonn"}
     before = values[index]
     await put(scene, job(1, **values), job(2, **values), job(3, **values))
-    changed = replace(job(1, **{**values, index: "new"}), version=1)
-    removed = replace(job(2, **{name: value for name, value in values.items() if name != index}), version=1)
+    changed = job(1, **{**values, index: "new"}).replace(version=1)
+    removed = job(2, **{name: value for name, value in values.items() if name != index}).replace(version=1)
     for batch in ([changed, removed],) if together else ([changed], [removed]):
         await put(scene, *batch)
     assert await found(scene, index, before) == ["j3"]
@@ -97,7 +97,7 @@ async def test_a_record_is_listed_by_its_new_value_and_not_listed_after_its_valu
 
 
 async def test_an_index_and_a_state_select_together(scene: Scene) -> None:
-    closed = replace(job(2, team="red"), state="closed")
+    closed = job(2, team="red").replace(state="closed")
     await put(scene, job(1, team="red"), closed, job(3, team="blue"), job(4, team="red"))
     assert await found(scene, "team", "red", state="open") == ["j1", "j4"]
     assert await found(scene, "team", "red", state="open", descending=True) == ["j4", "j1"]
@@ -108,7 +108,7 @@ async def test_a_list_includes_what_the_transaction_has_put(scene: Scene) -> Non
     await put(scene, job(1, team="red"), job(3, team="red"))
     async with scene.bus.transaction() as transaction:
         await transaction.put(job(2, team="red"))
-        await transaction.put(replace(job(3, team="blue"), version=1))
+        await transaction.put(job(3, team="blue").replace(version=1))
         query = RecordQuery(kind="job", index="team", value="red")
         assert [record.id for record in await transaction.find(query)] == ["j1", "j2"]
         assert [record.id for record in await transaction.find(replace(query, descending=True))] == ["j2", "j1"]
@@ -116,7 +116,7 @@ async def test_a_list_includes_what_the_transaction_has_put(scene: Scene) -> Non
 
 
 async def test_a_record_beyond_its_retention_leaves_every_list(scene: Scene) -> None:
-    closed = replace(job(1, owner="ann", team="red", city="bonn"), state="closed")
+    closed = job(1, owner="ann", team="red", city="bonn").replace(state="closed")
     await put(scene, closed, job(2, owner="ann", team="red", city="bonn"))
     kinds = [replace(kind, retention=timedelta(0)) if kind.name == "job" else kind for kind in KINDS]
     async with scene.backend.open(TOPOLOGY, kinds) as bus:

@@ -1,7 +1,6 @@
 """Records, events, settlements, dedup keys and the log: all or nothing."""
 
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -148,7 +147,7 @@ async def test_a_page_is_full_although_a_record_on_it_has_just_been_changed(scen
     async with scene.bus.transaction() as transaction:
         first = await transaction.get("job", "1")
         assert first
-        await transaction.put(replace(first, state="closed"))
+        await transaction.put(first.replace(state="closed"))
         page = await transaction.find(RecordQuery(kind="job", state="open", limit=2))
     assert [record.id for record in page] == ["2", "3"]
 

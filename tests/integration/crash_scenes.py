@@ -288,7 +288,7 @@ async def _begin_segment_and_fail(bus: BlockingBus, _: Any) -> None:
 async def _count(bus: BlockingBus) -> None:
     async with bus.transaction() as transaction:
         found = await transaction.get("tally", "t") or Record(kind="tally", id="t", state="counting", doc={"count": 0})
-        await transaction.put(replace(found, doc={"count": found.doc["count"] + 1}))
+        await transaction.put(found.replace(doc={"count": found.doc["count"] + 1}))
 
 
 def _join_checkpoint(bus: BlockingBus) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ async def worked_queue(root: Path) -> AsyncIterator[DropQueue]:
     async def dispatch(event: Event[dict[str, str]], transaction: Transaction) -> None:
         record = await transaction.get("event", event.payload["id"])
         assert record is not None
-        await transaction.put(replace(record, state="dispatched"))
+        await transaction.put(record.replace(state="dispatched"))
 
     async with open_queue(root) as opened:
         worker = Worker(opened.bus, dispatcher, ["arrivals"], poll=timedelta(milliseconds=200))

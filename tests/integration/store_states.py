@@ -1,6 +1,5 @@
 """A store with every state of an event, a record and a key."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from kingdom.bus import Dead, Done, Envelope, LogEntry, Record, Retry
@@ -96,6 +95,6 @@ async def _everything_else(scene: Scene) -> None:
     async with scene.bus.transaction() as transaction:
         job = await transaction.get("job", "job-1")
         assert job
-        await transaction.put(replace(job, state="closed", doc={"closed": True}))
+        await transaction.put(job.replace(state="closed", doc={"closed": True}))
         await transaction.append(LogEntry(type="job.closed", actor="tester", aggregate_type="job", aggregate_id="1"))
     await scene.operations.pause("other", reason="the other side is down", actor="tester")

@@ -4,7 +4,6 @@ import json
 import os
 import time
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,7 +60,7 @@ async def test_a_record_without_metadata_has_version_one(realm: Path) -> None:
         assert record == Record(kind="job", id="x", state="open", version=1, doc={"a": "edited"})
         with pytest.raises(Conflict):
             await put(bus, Record(kind="job", id="x", state="closed"))
-        await put(bus, replace(record, state="closed"))
+        await put(bus, record.replace(state="closed"))
         assert not path.exists()
         shown = json.loads((realm / "state/jobs/closed/x.json").read_text())
         assert (shown["a"], shown["_kingdom"]["version"]) == ("edited", 2)
@@ -93,7 +92,7 @@ async def test_the_directory_of_a_record_is_its_state(realm: Path, *, is_indexed
         assert record is not None
         assert (record.state, record.version) == ("open", 2)
         assert await found(bus, "open") == ["x"]
-        await put(bus, replace(record, state="closed"))
+        await put(bus, record.replace(state="closed"))
         assert [path.parent.name for path in directory.rglob("*.json")] == ["closed"]
 
 

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -244,7 +243,7 @@ async def test_in_a_database_a_role_of_another_machine_or_version_does_not_hide_
                     sign = Heartbeat(role=role, machine=machine, pid=scene.child(role).pid or 0, at=hours.now)
                     known = await transaction.get("heartbeat", role)
                     record = known or Record(kind="heartbeat", id=role, state=CURRENT)
-                    await transaction.put(replace(record, doc=msgspec.to_builtins(sign)))
+                    await transaction.put(record.replace(doc=msgspec.to_builtins(sign)))
             await hours.pass_by(silence, 20)
         assert (scene.child("king").restarts > 0, scene.child("envoy").restarts) == (True, 0)
 

@@ -1,7 +1,5 @@
 """Every page in the browser: it is accessible, executes no text of strangers, and fits on a phone."""
 
-from dataclasses import replace
-
 import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
 from playwright.async_api import Browser, expect
@@ -40,15 +38,15 @@ async def rename_runs(site: Site, text: str) -> None:
             record = await transaction.get(WORKFLOWS.name, run_id)
             assert record
             doc = {**record.doc, "name": text, "reason": text, "general": text}
-            await transaction.put(replace(record, doc=doc))
+            await transaction.put(record.replace(doc=doc))
         for kind, found in ((EVENTS.name, GIVEN), (ASSIGNMENTS.name, ASSIGNED)):
             record = await transaction.get(kind, found)
             assert record
             doc = {**record.doc, "reason": text, "repo": text, "payload": {"title": text, "body": text}}
-            await transaction.put(replace(record, doc=doc))
+            await transaction.put(record.replace(doc=doc))
         record = await transaction.get(FOLLOWUPS.name, FOLLOWED)
         assert record
-        await transaction.put(replace(record, doc={**record.doc, "reason": text, "general": text, "failing": [text]}))
+        await transaction.put(record.replace(doc={**record.doc, "reason": text, "general": text, "failing": [text]}))
 
 
 async def write_transcript(site: Site, text: str) -> None:
@@ -57,7 +55,7 @@ async def write_transcript(site: Site, text: str) -> None:
         record, run = await load_workflow(transaction, RUN.rpartition("/")[2])
         work = run.works[0]
         work.agent.session, run.placement = "soldier-1/session-1", Placement(host="gone", epoch=1)
-        await transaction.put(replace(record, doc=run.document()))
+        await transaction.put(record.replace(doc=run.document()))
         started = {"workId": work.id, "session": work.agent.session, "host": "gone"}
         for kind, data in (("AgentStarted", started), ("QueryFailed", {"workId": work.id, "error": text})):
             entry = LogEntry(type=kind, actor="gone", data=data, aggregate_type="Workflow", aggregate_id=run.id)

@@ -1,7 +1,5 @@
 """People in the browser: they answer and approve on a phone, watch and change runs, and navigate by keys."""
 
-from dataclasses import replace
-
 import pytest
 from playwright.async_api import Browser, expect
 
@@ -37,7 +35,7 @@ async def change_run(site: Site, run_id: str, name: str) -> None:
     async with site.bus.transaction() as transaction:
         record, run = await load_workflow(transaction, run_id)
         run.name = name
-        await transaction.put(replace(record, doc=run.document()))
+        await transaction.put(record.replace(doc=run.document()))
         entry = LogEntry(type="seen", actor="tester", aggregate_type="Workflow", aggregate_id=run_id)
         await transaction.append(entry)
 
@@ -167,9 +165,7 @@ async def test_typed_words_stay_when_the_page_changes(browser: Browser, site: Si
         async with site.bus.transaction() as transaction:
             record = await transaction.get(QUESTIONS.name, other.id)
             assert record
-            await transaction.put(
-                replace(record, state=QuestionStatus.EXPIRED, doc={**record.doc, "status": "expired"})
-            )
+            await transaction.put(record.replace(state=QuestionStatus.EXPIRED, doc={**record.doc, "status": "expired"}))
             await transaction.append(LogEntry(type="seen", actor="tester"))
         await expect(page.locator("article")).to_have_count(1)
         await expect(page.get_by_role("textbox")).to_have_value("Half a sent")
@@ -185,6 +181,6 @@ async def test_the_transcript_appears_when_the_first_agent_starts(browser: Brows
         async with site.bus.transaction() as transaction:
             record, run = await load_workflow(transaction, RUNNING)
             run.works[0].agent.session, run.placement = "soldier-1/session-1", Placement(host="soldiers", epoch=1)
-            await transaction.put(replace(record, doc=run.document()))
+            await transaction.put(record.replace(doc=run.document()))
             await transaction.append(LogEntry(type="seen", actor="tester", aggregate_id=RUNNING))
         await expect(page.locator(".log")).to_be_visible()

@@ -1,6 +1,5 @@
 """What an operator does in the browser: redrive, simulate, resume from a checkpoint; and what others do not see."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,14 +39,13 @@ async def add_checkpoint(site: Site) -> str:
         run.checkpoints.append(point)
         first.agent.status = run.works[1].agent.status = AgentStatus.STOPPED
         run.placement = Placement(host="anna-desk", epoch=3)
-        await transaction.put(replace(record, doc=run.document()))
+        await transaction.put(record.replace(doc=run.document()))
         petition = await transaction.get(PETITIONS.name, PETITION)
         assert petition
         done: dict[str, Any] = {"id": f"{FAILED_TASK}-1", "root": FAILED_TASK, "state": "performed"}
         done["response"] = {"url": "https://acme.example/pull/1"}
         await transaction.put(
-            replace(
-                petition,
+            petition.replace(
                 id=done["id"],
                 version=0,
                 state="performed",

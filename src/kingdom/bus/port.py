@@ -42,8 +42,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     outcome: AnyOutcome
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(msgspec.Struct, frozen=True, gc=False):
     """A record to store. `expected` is the version that the stored record must still have."""
 
     record: Record
@@ -210,7 +209,7 @@ class Transaction(ABC):
         if earlier and earlier.record.version != record.version:
             raise Conflict(f"{record.kind} {record.id} was put twice from different versions: read it again")
         expected = earlier.expected if earlier else record.version
-        stored = replace(record, version=expected + 1)
+        stored = record.replace(version=expected + 1)
         self.changes.replaced.append(((record.kind, record.id), earlier))
         self.changes.puts[record.kind, record.id] = Put(stored, expected)
         return stored

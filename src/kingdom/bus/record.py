@@ -28,8 +28,7 @@ _NO_VALUES: IndexValues = (None, None, None)
 OnUnreadable = Callable[[str, Unreadable], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One durable object. `version` is the version that was read, or 0 for a record that is not stored yet.
 
     Records can be found by `due_at`, and by the values in `indexed`, whose names are the indexes of the kind.
@@ -39,9 +38,13 @@ class Record:
     id: str
     state: str
     version: int = 0
-    indexed: Mapping[str, str] = field(default_factory=dict)
+    indexed: Mapping[str, str] = msgspec.field(default_factory=dict)
     due_at: datetime | None = None
-    doc: Mapping[str, Any] = field(default_factory=dict)
+    doc: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+    def replace(self, **changes: Any) -> "Record":
+        """Return a copy of the record with some fields changed."""
+        return msgspec.structs.replace(self, **changes)
 
 
 def read_document(document: Mapping[str, Any], kind: type[_T]) -> _T:

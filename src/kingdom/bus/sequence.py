@@ -1,6 +1,5 @@
 """Daily sequence numbers for people, such as `task-20261115-001`. No number is used twice."""
 
-from dataclasses import replace
 from datetime import date
 
 from kingdom.bus.port import Transaction
@@ -26,5 +25,5 @@ async def next_id(transaction: Transaction, prefix: str, today: date) -> str:
         # This day may have used numbers that are no longer known.
         raise Misconfigured(f"{today} is before the oldest day that {name} remembers: correct the clock")
     last_numbers[day] = number = last_numbers.get(day, 0) + 1
-    await transaction.put(replace(record, doc=dict(sorted(last_numbers.items())[-DAYS_KEPT:])))
+    await transaction.put(record.replace(doc=dict(sorted(last_numbers.items())[-DAYS_KEPT:])))
     return f"{prefix}-{day}-{number:03d}"

@@ -6,7 +6,7 @@ needs one query, however many events there are. A process that ends loses what i
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from kingdom.bus.port import Bus, Transaction
@@ -92,7 +92,7 @@ async def _add(transaction: Transaction, counts: Counter[tuple[str, str]]) -> No
         known = await transaction.get(THROUGHPUT.name, stream)
         record = known or Record(kind=THROUGHPUT.name, id=stream, state=_CURRENT)
         minutes = Counter(record.doc) + Counter({key: count for (name, key), count in counts.items() if name == stream})
-        await transaction.put(replace(record, doc=dict(sorted(minutes.items())[-_MINUTES_KEPT:])))
+        await transaction.put(record.replace(doc=dict(sorted(minutes.items())[-_MINUTES_KEPT:])))
 
 
 def _minute_key(moment: datetime) -> str:

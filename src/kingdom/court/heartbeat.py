@@ -14,7 +14,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -114,7 +113,7 @@ class RecordHeartbeatWriter(HeartbeatWriter):
         async def act(transaction: Transaction) -> None:
             known = await transaction.get(HEARTBEATS.name, self._id)
             record = known or Record(kind=HEARTBEATS.name, id=self._id, state=state)
-            await transaction.put(replace(record, state=state, doc=msgspec.to_builtins(heartbeat)))
+            await transaction.put(record.replace(state=state, doc=msgspec.to_builtins(heartbeat)))
 
         await run_transaction(self._bus, act)
 
@@ -266,7 +265,7 @@ async def forget_old_heartbeats(transaction: Transaction, now: datetime) -> None
     latest = {heartbeat.role: heartbeat.at for heartbeat, _ in sorted(heartbeats, key=lambda each: each[0].at)}
     for heartbeat, record in heartbeats:
         if heartbeat.at < latest[heartbeat.role] and now - heartbeat.at > _FORGOTTEN_AFTER:
-            await transaction.put(replace(record, state=ENDED))
+            await transaction.put(record.replace(state=ENDED))
 
 
 def _file(directory: Path, role: str) -> Path:

@@ -1,7 +1,6 @@
 """The record of running agent sessions, by soldier."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -79,4 +78,4 @@ async def load_sessions(transaction: Transaction) -> tuple[Record, dict[str, Sol
 async def save_sessions(transaction: Transaction, record: Record, sessions: Mapping[str, SoldierSession]) -> None:
     """Store the sessions."""
     document: dict[str, Any] = msgspec.to_builtins(dict(sorted(sessions.items())))
-    await transaction.put(replace(record, doc=document))
+    await transaction.put(record.replace(doc=document))

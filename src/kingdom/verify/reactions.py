@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -78,7 +77,7 @@ class Reactions:
         counter = await transaction.get(TALLY.name, job.tally)
         if counter is None:
             counter = Record(kind=TALLY.name, id=job.tally, state="open", doc={"count": 0})
-        await transaction.put(replace(counter, doc={"count": counter.doc["count"] + 1}))
+        await transaction.put(counter.replace(doc={"count": counter.doc["count"] + 1}))
         follow_ups = [
             REACTED.envelope(Job(tally=key or f"{job.tally}+"), stream=stream, partition_key=key)
             for stream, key in job.follow_ups

@@ -4,7 +4,6 @@ If `where` is a bus, an operation opens its own transaction. If `where` is a tra
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -211,7 +210,7 @@ async def _act_on_each(
 async def _postpone(workflow_id: str, transaction: Transaction) -> None:
     record = await transaction.get(WORKFLOWS.name, workflow_id)
     if record and record.due_at:
-        await transaction.put(replace(record, due_at=max(record.due_at, utc_now())))
+        await transaction.put(record.replace(due_at=max(record.due_at, utc_now())))
 
 
 async def _take_step(

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -278,7 +278,7 @@ class HostScene:
             record = await transaction.get(WORKFLOWS.name, workflow.id)
             assert record
             assert record.due_at
-            await transaction.put(replace(record, due_at=utc_now() - timedelta(seconds=1)))
+            await transaction.put(record.replace(due_at=utc_now() - timedelta(seconds=1)))
 
         await run_transaction(self.bus, act)
 

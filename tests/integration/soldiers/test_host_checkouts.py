@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -160,7 +159,7 @@ async def _rewrite(scene: HostScene, workflow: Workflow, change: Callable[[Workf
     async with scene.bus.transaction() as transaction:
         record, now = await load_workflow(transaction, workflow.id)
         change(now)
-        await transaction.put(replace(record, doc=now.document()))
+        await transaction.put(record.replace(doc=now.document()))
 
 
 async def _until_nothing_is_left(scene: HostScene, workflow: Workflow) -> None:

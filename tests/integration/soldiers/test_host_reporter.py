@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -81,7 +81,7 @@ class ReporterScene:
 
     async def give_up(self, record: Record) -> None:
         async with self.bus.transaction() as transaction:
-            await transaction.put(replace(record, state=ANSWERED))
+            await transaction.put(record.replace(state=ANSWERED))
 
     async def _refuse(self, transaction: Transaction) -> None:
         await self.before_commit(transaction)

@@ -1,7 +1,6 @@
 """The screen in difficult cases: much to show, little space, no colors, an unreachable store."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -157,7 +156,7 @@ async def test_many_failed_runs_are_shown_as_the_newest_and_a_plus_sign(
             async with bus.transaction() as transaction:
                 record = await transaction.get(WORKFLOWS.name, ids[-1])
                 assert record
-                await transaction.put(replace(record, state=DELETED))
+                await transaction.put(record.replace(state=DELETED))
             await anna.until(lambda: f"unreadable {ids[20]}" in anna.rows)
 
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -160,7 +159,7 @@ async def test_resuming_from_a_point_shows_what_git_cannot_undo(site: Site) -> N
             "state": "performed",
             "indexed": {"root": FAILED_TASK},
         }
-        await transaction.put(replace(record, **changed, doc={**done, "id": f"{FAILED_TASK}-1"}))
+        await transaction.put(record.replace(**changed, doc={**done, "id": f"{FAILED_TASK}-1"}))
     page = unescape((await look(site, FAILED)).text)
     assert "From the base" in page
     assert "Git cannot undo: github.pull_request on acme/shop is performed (https://acme.example/1)." in page

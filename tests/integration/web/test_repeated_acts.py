@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,7 +57,7 @@ async def run_in(site: Site, number: int, status: WorkflowStatus) -> Request:
         record, workflow = await load_workflow(transaction, run.id)
         workflow.status, workflow.started_at = status, utc_now()
         workflow.placement = Placement(host=host.id, epoch=host.epoch)
-        await transaction.put(replace(record, state=status, doc=workflow.document()))
+        await transaction.put(record.replace(state=status, doc=workflow.document()))
     return Request(run.id)
 
 

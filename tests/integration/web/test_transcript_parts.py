@@ -25,7 +25,7 @@ async def test_the_log_of_a_session_without_a_transcript_is_read_in_parts_to_its
             record, workflow = await load_workflow(transaction, run.id)
             # The run has ended on a host that the store no longer knows.
             workflow.status, workflow.ended_at = WorkflowStatus.CANCELLED, workflow.created_at
-            await transaction.put(replace(record, state=workflow.status, doc=workflow.document()))
+            await transaction.put(record.replace(state=workflow.status, doc=workflow.document()))
             said = [("AgentStarted", {"session": "soldier-1/session", "host": "gone"})]
             for number in range(TURNS):
                 # The log also has entries that are no part of a transcript.

@@ -1,6 +1,5 @@
 """A run at the limit of its vendor waits in the store and continues when its time has come."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 from kingdom.bus import RecordQuery
@@ -76,7 +75,7 @@ async def test_a_parked_run_after_a_page_of_unreadable_runs_is_resumed_by_the_ne
     spoilt = Record(kind=WORKFLOWS.name, id="", state=WorkflowStatus.AWAITING, due_at=long_ago, doc={})
     async with scene.bus.transaction() as transaction:
         for number in range(RecordQuery(kind=WORKFLOWS.name).limit):
-            await transaction.put(replace(spoilt, id=f"wf-spoilt-{number}"))
+            await transaction.put(spoilt.replace(id=f"wf-spoilt-{number}"))
     assert await lifecycle.resume_parked_runs(scene.bus) == []
     assert await lifecycle.resume_parked_runs(scene.bus) == [run]
 

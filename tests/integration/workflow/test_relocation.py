@@ -1,6 +1,5 @@
 """How the runs of lost hosts are moved: only as many as there are slots, no run of a healthy host, and no run twice."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 from kingdom.bus import Record
@@ -104,7 +103,7 @@ async def put_copies(scene: Scene, run: str, count: int, **changes: object) -> N
     async with scene.bus.transaction() as transaction:
         for number in range(count):
             copy_id = f"aa-{number:04d}"
-            await transaction.put(replace(record, version=0, id=copy_id, doc={**record.doc, "id": copy_id, **changes}))
+            await transaction.put(record.replace(version=0, id=copy_id, doc={**record.doc, "id": copy_id, **changes}))
 
 
 async def test_the_last_of_very_many_runs_continues_when_its_host_restarts(scene: Scene) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -332,7 +331,7 @@ async def fall_due(scene: Scene, run: str) -> timedelta:
         record = await transaction.get(WORKFLOWS.name, run)
         assert record
         assert record.due_at
-        await transaction.put(replace(record, due_at=utc_now() - timedelta(seconds=1)))
+        await transaction.put(record.replace(due_at=utc_now() - timedelta(seconds=1)))
     return record.due_at - utc_now()
 
 
@@ -358,7 +357,7 @@ async def test_a_run_whose_checkouts_cannot_be_released_does_not_prevent_other_r
     async with scene.bus.transaction() as transaction:
         record = await transaction.get(WORKFLOWS.name, broken)
         assert record
-        await transaction.put(replace(record, doc={**record.doc, "works": "nonsense"}))
+        await transaction.put(record.replace(doc={**record.doc, "works": "nonsense"}))
     assert await lifecycle.release_old_checkouts(scene.bus) == [run]
 
 
@@ -381,7 +380,7 @@ async def test_checkouts_are_released_a_while_after_the_end_and_only_then(scene:
         assert record
         assert record.due_at
         assert timedelta(hours=23) < record.due_at - utc_now() <= timedelta(hours=24)
-        await transaction.put(replace(record, due_at=utc_now() - timedelta(seconds=1)))
+        await transaction.put(record.replace(due_at=utc_now() - timedelta(seconds=1)))
     assert await lifecycle.release_old_checkouts(scene.bus) == [run]
     assert await lifecycle.release_old_checkouts(scene.bus) == []
     await scene.settle()

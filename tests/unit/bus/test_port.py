@@ -76,7 +76,7 @@ class DictTransaction(Transaction):
 
 
 def order(record_id: str, state: str = "open", version: int = 1, **fields: Any) -> Record:
-    return replace(Record(kind="order", id=record_id, state=state, version=version), **fields)
+    return Record(kind="order", id=record_id, state=state, version=version).replace(**fields)
 
 
 async def test_publishing_copies_an_envelope_to_each_of_its_streams() -> None:
@@ -110,7 +110,7 @@ async def test_reads_see_what_the_block_has_put() -> None:
     transaction = DictTransaction(order("1"))
     read = await transaction.get("order", "1")
     assert read is not None
-    stored = await transaction.put(replace(read, state="paid"))
+    stored = await transaction.put(read.replace(state="paid"))
     assert stored.version == 2
     assert await transaction.get("order", "1") == stored
     assert await transaction.get("order", "2") is None
@@ -121,7 +121,7 @@ async def test_a_record_put_twice_is_written_once_over_the_version_that_was_read
     read = await transaction.get("order", "1")
     assert read is not None
     once = await transaction.put(read)
-    twice = await transaction.put(replace(once, state="paid"))
+    twice = await transaction.put(once.replace(state="paid"))
     (put,) = transaction.changes.puts.values()
     assert (put.expected, put.record, twice.version) == (7, twice, 8)
 
@@ -174,7 +174,7 @@ def test_find_answers_as_if_the_puts_were_stored_already(
         written = []
         for record in puts:
             known = await transaction.get("order", record.id)
-            written.append(await transaction.put(replace(record, version=known.version if known else 0)))
+            written.append(await transaction.put(record.replace(version=known.version if known else 0)))
         after = DictTransaction(*stored, *written)
         return await transaction.find(query), await after.find(query)
 

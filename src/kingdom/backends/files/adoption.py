@@ -5,7 +5,7 @@ import stat
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -131,7 +131,7 @@ class Adopter:
             return set()
         if known is not None:
             raise _RejectedFile(f"{read.id} already exists in state {known.state}")
-        record = replace(read, kind=directory.kind.name, state=directory.adoption.state, version=1)
+        record = read.replace(kind=directory.kind.name, state=directory.adoption.state, version=1)
         envelope = directory.adoption.announce(record)
         copies = [EventCopy(self._topology.stream(each), envelope, None) for each in self._topology.route(envelope)]
         due = record.due_at.timestamp() if record.due_at else None

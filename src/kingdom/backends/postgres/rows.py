@@ -192,6 +192,29 @@ def record_parameters(put: Put, kind: RecordKind) -> dict[str, Any]:
     }
 
 
+def rows_of_puts(puts: Iterable[Put], kinds: Mapping[str, RecordKind]) -> str:
+    """Return puts as the JSON parameter of the statements that store many records. Rows leave out empty values."""
+    rows = []
+    for number, put in enumerate(puts):
+        record, kind = put.record, kinds[put.record.kind]
+        row: dict[str, Any] = {
+            "n": number,
+            "kind": record.kind,
+            "id": record.id,
+            "version": put.expected,
+            "state": record.state,
+            "doc": record.doc,
+        }
+        if record.indexed:
+            row["index_1"], row["index_2"], row["index_3"] = kind.index_values(record.indexed)
+        if record.due_at:
+            row["due_at"] = record.due_at
+        if kind.is_final(record.state, record.doc):
+            row["final"] = True
+        rows.append(row)
+    return to_json(rows)
+
+
 def read_entry(row: dict[str, Any]) -> LoggedEntry:
     """Return a row of the log as an entry with its cursor."""
     cursor = LogCursor(int(row.pop("xid")), row.pop("seq"))

@@ -30,6 +30,7 @@ from kingdom.backends.postgres.writing import (
     Queries,
     Statement,
     by_token,
+    insert_statements,
     keys_to_lock,
     ordered_copies,
     outcome_statement,
@@ -206,9 +207,13 @@ class PostgresTransaction(Transaction):
         is_first = alone and not (puts or entries or ordered or others or carried or locks["lock_keys"])
         if len(tokens) > 1 or (tokens and not is_first):
             yield self._queries["fence"], {"tokens": list(tokens)}, None
+        more = bool(settled or others or carried)
+        if alone and (len(puts) > 1 or more) and not (ordered or entries or any(put.expected for put in puts)):
+            yield from insert_statements(self._queries, self._kinds, puts)
+            puts = []
         # One statement for several kinds of changes is cheaper. For a single change, its own statement is cheaper.
         together = len(puts) + bool(ordered or locks["lock_keys"]) + bool(entries) > 1
-        if together or (alone and puts and (settled or others or carried)):
+        if together or (alone and puts and more):
             yield write_statement(self._queries, self._kinds, self.changes, alone=alone)
         elif puts:
             yield put_statement(self._queries, self._kinds, puts[0])

@@ -5,7 +5,7 @@ fails by a division by zero if the check would fail.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, LiteralString, TypeVar
 
 from psycopg.rows import DictRow
@@ -17,6 +17,7 @@ from kingdom.backends.postgres.rows import (
     is_plain,
     record_parameters,
     rows_of_copies,
+    rows_of_puts,
     to_json,
 )
 from kingdom.bus.delivery import Delivery
@@ -66,7 +67,7 @@ def write_statement(
     """Return the statement that stores all records, publishes to ordered streams and appends to the log."""
     puts, copies = list(changes.puts.values()), ordered_copies(changes)
     parameters = {
-        "records": to_json([{"n": n, **record_parameters(put, kinds[put.record.kind])} for n, put in enumerate(puts)]),
+        "records": rows_of_puts(puts, kinds),
         "rows": rows_of_copies(copies),
         **keys_to_lock(changes),
         "entries": entry_rows(changes.entries),
@@ -80,6 +81,12 @@ def write_statement(
         changes.duplicates.extend(copies[number] for number in refused["copies"])
 
     return queries["write"], parameters, None if alone else check
+
+
+def insert_statements(queries: Queries, kinds: Mapping[str, RecordKind], puts: Sequence[Put]) -> Iterable[Statement]:
+    """Yield the statement that stores new records if there are any. It fails if one of them exists."""
+    if puts:
+        yield queries["insert_records"], {"records": rows_of_puts(puts, kinds)}, None
 
 
 def settle_statement(

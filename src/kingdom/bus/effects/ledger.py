@@ -1,7 +1,7 @@
 """The ledger of one effect. It records every attempt before and after the call. This module does no I/O."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from urllib.parse import quote
@@ -223,4 +223,4 @@ class Ledger:
     def _change(self, **changes: Any) -> "Ledger":
         document = msgspec.structs.replace(self.document, **changes)
         state = document.attempts[-1].state
-        return Ledger(replace(self.record, state=state, doc=msgspec.to_builtins(document)), document)
+        return Ledger(self.record.replace(state=state, doc=msgspec.to_builtins(document)), document)

@@ -133,16 +133,16 @@ async def add_entry(
 async def move_entry(transaction: Transaction, record: Record, line: str, reason: str = "") -> None:
     """Move an entry to another line, for a reason that people can read."""
     doc = msgspec.to_builtins(msgspec.structs.replace(read_entry(record), reason=reason))
-    await transaction.put(replace(record, indexed={_LINE: line}, due_at=None, doc=doc))
+    await transaction.put(record.replace(indexed={_LINE: line}, due_at=None, doc=doc))
 
 
 async def end_entry(transaction: Transaction, record: Record) -> None:
     """Remove an entry from the queue."""
-    await transaction.put(replace(record, state=ENDED, indexed={}, due_at=None))
+    await transaction.put(record.replace(state=ENDED, indexed={}, due_at=None))
     entry = read_entry(record)
     known = await transaction.get(NEWEST.name, _newest_id(entry.general, entry.key)) if entry.key else None
     if known and known.state == WAITING and known.doc["place"] == record.id:
-        await transaction.put(replace(known, state=ENDED))
+        await transaction.put(known.replace(state=ENDED))
 
 
 async def enqueue(
@@ -170,7 +170,7 @@ async def enqueue(
     until = _held_until(entry.since, now, choice.debounce_seconds)
     entry_id = await add_entry(transaction, entry, HELD if until else READY, first=first, due_at=until)
     if older:
-        await transaction.put(replace(older.record, state=ENDED, indexed={}, due_at=None))
+        await transaction.put(older.record.replace(state=ENDED, indexed={}, due_at=None))
     if choice.key:
         newest = _NewestEvent(
             general=choice.general, key=choice.key, event_id=event.id, created_at=created_at, entry_id=entry_id

@@ -1,7 +1,6 @@
 """What the Sentinel stores, and how a GitHub activity becomes an event exactly once."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
@@ -109,7 +108,7 @@ async def end_old_records(bus: Bus, now: datetime) -> int:
         for kind in (SUBJECT_HISTORIES, TICKETS):
             query = RecordQuery(kind=kind.name, state=CURRENT, due_by=now, limit=_ENDED_AT_ONCE)
             for record in await transaction.find(query):
-                await transaction.put(replace(record, state=ENDED, due_at=None))
+                await transaction.put(record.replace(state=ENDED, due_at=None))
                 ended += 1
         return ended
 

@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -262,7 +261,7 @@ class SoldierHost:
             # The engine does not send a release again after the run has ended. This command stays accepted, and
             # `_start_unstarted` starts it.
             if record.doc["type"] != ReleaseWorkTree.__name__:
-                await transaction.put(replace(record, state=ANSWERED))
+                await transaction.put(record.replace(state=ANSWERED))
 
     async def _keep_lease(self) -> None:
         while True:
@@ -344,10 +343,10 @@ class SoldierHost:
             _, workflow = await load_workflow(transaction, command.workflow_id)
         except (NotFound, Unreadable, msgspec.ValidationError, LookupError) as error:
             _log.warning("an accepted command cannot be started any more", command=record.id, error=str(error))
-            await transaction.put(replace(record, state=ANSWERED))
+            await transaction.put(record.replace(state=ANSWERED))
             return
         if why_stale(workflow, command):
-            await transaction.put(replace(record, state=ANSWERED))
+            await transaction.put(record.replace(state=ANSWERED))
             return
         if isinstance(command, SendQuery):
             # The prompt may have been sent already, so the agent's transcript is searched for it.

@@ -122,12 +122,12 @@ class Reporter:
         self, transaction: Transaction, reply: HostReply, closes: Sequence[Record], documents: Sequence[Record]
     ) -> None:
         for record in closes:
-            await transaction.put(replace(record, state=ANSWERED))
+            await transaction.put(record.replace(state=ANSWERED))
         for record in documents:
             # A later result of the same assignment replaces the earlier one.
             earlier = await transaction.get(record.kind, record.id) if record.kind == RESULT else None
             version = earlier.version if earlier else record.version
-            await transaction.put(replace(record, version=version, doc=self._redaction.value(to_storable(record.doc))))
+            await transaction.put(record.replace(version=version, doc=self._redaction.value(to_storable(record.doc))))
         for answer in reply.answers:
             envelope = event_envelope(answer, "Workflow", reply.workflow_id)
             payload = self._redaction.value(to_storable(envelope.payload))

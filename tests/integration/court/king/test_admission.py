@@ -1,6 +1,5 @@
 """Admission of events by slots, money and health, and the reasons why events wait."""
 
-from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 
@@ -198,7 +197,7 @@ async def test_the_timer_frees_a_slot_whose_assignment_ended_without_a_notice(ba
         async with scene.bus.transaction() as transaction:
             record = await transaction.get("task", await scene.assignment_of("evt-github-1"))
             assert record
-            await transaction.put(replace(record, state="failed", doc={**record.doc, "status": "failed"}))
+            await transaction.put(record.replace(state="failed", doc={**record.doc, "status": "failed"}))
         await scene.tick()
         assert await assigned_events(scene) == ["1", "2"]
 
@@ -221,7 +220,7 @@ async def test_an_event_damaged_by_a_person_blocks_nothing_else(backend: Backend
         async with scene.bus.transaction() as transaction:
             record = await transaction.get("event", "evt-github-2")
             assert record
-            await transaction.put(replace(record, doc={"id": "evt-github-2"}))
+            await transaction.put(record.replace(doc={"id": "evt-github-2"}))
         await scene.complete(await scene.assignment_of("evt-github-1"))
         assert await assigned_events(scene) == ["1", "3"]
 

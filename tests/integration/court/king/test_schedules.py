@@ -1,6 +1,5 @@
 """Schedules through the real bus: one event for each time, straight to its General."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from kingdom.court.king.schedules import SCHEDULES
@@ -48,7 +47,7 @@ async def test_a_schedule_with_an_invalid_record_starts_over_and_does_not_stop_o
         async with scene.bus.transaction() as transaction:
             record = await transaction.get(SCHEDULES.name, "first")
             assert record
-            await transaction.put(replace(record, doc={**record.doc, "next_run_at": "at noon"}))
+            await transaction.put(record.replace(doc={**record.doc, "next_run_at": "at noon"}))
         scene.clock.forward(minutes=30)
         await scene.tick()
         assert [record.id for record in await scene.find("event")] == ["evt-schedule-second-20261115123000"]

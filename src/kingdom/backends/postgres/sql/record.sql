@@ -9,6 +9,14 @@ VALUES (%(kind)s, %(id)s, 1, %(state)s, %(index_1)s, %(index_2)s, %(index_3)s, %
         CASE WHEN %(final)s THEN clock_timestamp() END)
 ON CONFLICT (kind, id) DO NOTHING RETURNING version;
 
+-- name: insert_records
+-- Insert new records. It fails if one of them exists: looking for existing records would cost the server a third more.
+INSERT INTO kingdom.record (kind, id, version, state, owner, index_2, index_3, due_at, doc, ended_at)
+SELECT kind, id, 1, state, index_1, index_2, index_3, due_at, doc, CASE WHEN final THEN clock_timestamp() END
+  FROM jsonb_to_recordset(%(records)s::jsonb) AS x({record_types}, final boolean)
+ -- The sorted order prevents deadlocks.
+ ORDER BY kind, id COLLATE "C";
+
 -- name: update_record
 -- Update a record if it has the expected version; return nothing if it has another version.
 UPDATE kingdom.record

@@ -40,7 +40,8 @@ archived AS (
   INSERT INTO kingdom.outbox_archive ({archive_columns}, history)
   SELECT {archive_columns}, history FROM finished),
 finished_keys AS MATERIALIZED (
-  SELECT stream, partition_key, max(id) AS id, min(next_retry_at) AS due FROM finished GROUP BY 1, 2),
+  SELECT stream, partition_key, max(id) AS id, array_agg(id) AS ids, min(next_retry_at) AS due
+    FROM finished GROUP BY 1, 2),
 -- Find the next head of each key. Normally it is the event with the next higher id (`next`). After a redrive (`rewind`),
 -- it is the next event of the key that this lease still holds (`flying`), or else the lowest waiting event (`waiting`).
 next_heads AS MATERIALIZED (
@@ -76,10 +77,9 @@ rewound_keys AS (
   UPDATE kingdom.outbox_key SET rewind = NULL
    WHERE ctid = ANY(ARRAY(SELECT place FROM next_heads WHERE rewound AND id IS NOT NULL))),
 in_order AS MATERIALIZED (
-  SELECT finished.id FROM finished JOIN finished_keys USING (stream, partition_key)
-   -- If an earlier event of the key is still open, the server has lost the settlement of that event. Then nothing is
-   -- returned for the key, and the transaction fails.
-   WHERE finished_keys.due < 'infinity')
+  -- If an earlier event of the key is still open, the server has lost the settlement of that event. Then nothing is
+  -- returned for the key, and the transaction fails.
+  SELECT unnest(ids) AS id FROM finished_keys WHERE due < 'infinity')
 SELECT ARRAY(SELECT id FROM in_order) AS ids, EXISTS (SELECT FROM next_heads WHERE id IS NOT NULL) AS promoted
  WHERE CASE WHEN %(alone)s THEN 1 / ((SELECT count(*) FROM in_order) = cardinality(%(ids)s::bigint[]))::int = 1
             ELSE true END;
