@@ -36,6 +36,9 @@ def _to_text(value: Any) -> str:
 
 
 def _element(value: Any) -> str:
+    # The longest lists are positions.
+    if type(value) is int:
+        return str(value)
     if value is None:
         return "NULL"
     text = _to_text(value)
