@@ -63,6 +63,7 @@ async def demo(
     """
     received = _cancel_on_signal()
     directory = _new_directory()
+    output.note(f"The files of the demo are in {directory}{'' if keep else ' until it ends; with --keep they stay'}.")
     try:
         report = await _run_demo(output, directory, fast=fast, keep=keep, web=web)
     except asyncio.CancelledError:
