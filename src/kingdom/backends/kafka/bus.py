@@ -168,8 +168,8 @@ class KafkaBus(PostgresBus):
     async def _take_in(self, opened: Mapping[int, OpenDelivery], busy: frozenset[str]) -> list[Delivery]:
         """Move the events that cannot run from the topic into the outbox, and return the deliveries of the others.
 
-        A delayed event behind events of its key that run now returns to the topic, with the events of its key behind it.
-        In the outbox, another process could run it before them.
+        A delayed event behind events of its key that run now returns to the topic, with the later events of its key. In
+        the outbox, another process could run it before them.
         """
         waiting, outcomes, rest = set(busy), dict[Delivery, AnyOutcome](), list[Delivery]()
         running, behind, returned = set[str](), set[str](), list[int]()
