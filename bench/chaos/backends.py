@@ -79,7 +79,7 @@ def private_cluster_and_brokers(nodes: int) -> Iterator[PrivateStore]:
             proxies.append(stack.enter_context(FaultyProxy(LOOPBACK, port)))
             return proxies[-1].port
 
-        kafka = stack.enter_context(PrivateKafka(nodes, front=open_proxy))
+        kafka = stack.enter_context(PrivateKafka(nodes, front=open_proxy, quick=True))
         faults = BrokerFaults(kafka, dict(enumerate(proxies, 1)), store.cluster).all()
         yield replace(store, faults=(*store.faults, *faults), kafka_servers=kafka.servers)
 

@@ -103,7 +103,7 @@ def script_holds() -> None:
     run_process, transaction = process.run_process, KafkaBus.transaction
 
     async def run_scripted(config: ProcessConfig) -> None:
-        _runners.append(ScriptRunner(Path(config.directory)))
+        run_scripts_in(Path(config.directory))
         await run_process(config)
 
     @asynccontextmanager
@@ -118,6 +118,11 @@ def script_holds() -> None:
 
     replace(process, "run_process", run_scripted)
     replace(KafkaBus, "transaction", transaction_scripted)
+
+
+def run_scripts_in(directory: Path) -> None:
+    """Let the scripts of this process use a directory."""
+    _runners.append(ScriptRunner(directory))
 
 
 def _runner() -> ScriptRunner:

@@ -45,7 +45,7 @@ _SETTINGS = {
     "log.retention.ms": "-1",
     "log.cleaner.dedupe.buffer.size": "4194304",
 }
-# Several nodes, or nodes behind a proxy, are there to be killed. They notice a lost broker or consumer within seconds.
+# Nodes and consumers that are killed must be noticed within seconds.
 _QUICK_SETTINGS = {
     "group.consumer.min.session.timeout.ms": "1000",
     "group.consumer.session.timeout.ms": "3000",
@@ -60,10 +60,10 @@ class PrivateKafka:
     """A temporary Kafka cluster. Each node is a broker and a controller; its number starts at 1.
 
     With `front`, clients connect to the port that it returns for the port of a broker. Brokers connect to each other
-    directly.
+    directly. A `quick` cluster notices a lost broker or consumer within seconds; one with several nodes always does.
     """
 
-    def __init__(self, nodes: int = 1, *, front: Callable[[int], int] | None = None) -> None:
+    def __init__(self, nodes: int = 1, *, front: Callable[[int], int] | None = None, quick: bool = False) -> None:
         if nodes not in (1, _NODES_MAX):
             raise ServerUnavailableError(f"a private Kafka cluster has 1 or {_NODES_MAX} nodes, not {nodes}")
         self._numbers = range(1, nodes + 1)
@@ -72,6 +72,7 @@ class PrivateKafka:
         # The ports of each node for brokers and for controllers.
         self._ports: dict[int, tuple[int, int]] = {}
         self._front = front
+        self._is_quick = quick or nodes > 1
         # The ports at which each node listens for clients behind `front`, and those to which clients connect.
         self._client_ports: dict[int, tuple[int, int]] = {}
         self._jars: list[Path] = []
@@ -193,7 +194,7 @@ class PrivateKafka:
         in_sync = str(len(self._numbers) // 2 + 1)
         settings = {
             **_SETTINGS,
-            **(_QUICK_SETTINGS if len(self._numbers) > 1 or self._front else {}),
+            **(_QUICK_SETTINGS if self._is_quick else {}),
             "node.id": str(number),
             "log.dirs": str(home),
             **self._listeners(number, broker_port, controller_port),
