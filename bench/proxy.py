@@ -25,7 +25,8 @@ class _Connection:
 class FaultyProxy:
     """Forwards to one address, in its own thread. Other threads call its methods.
 
-    Everything is forwarded `delay_seconds` later. `cuts` counts the answers that were cut.
+    Everything is forwarded `delay_seconds` later. While `isolated`, new connections are frozen too. `cuts` counts the
+    answers that were cut.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -37,6 +38,7 @@ class FaultyProxy:
         self._server: asyncio.Server | None = None
         self.port = 0
         self.delay_seconds = 0.0
+        self.isolated = False
         self.cuts = 0
 
     def __enter__(self) -> Self:
@@ -87,6 +89,7 @@ class FaultyProxy:
         task = asyncio.current_task()
         assert task is not None
         connection = _Connection(task)
+        connection.frozen = self.isolated
         self._connections.add(connection)
         onward: asyncio.StreamWriter | None = None
         try:

@@ -15,9 +15,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.chaos.backends import BACKENDS, PrivateStore
+from bench.chaos.backends import BACKENDS, BROKER_COUNTS, TRANSPORTS, PrivateStore, private_cluster_and_brokers
 from bench.chaos.process import AS_IT_IS
-from bench.chaos.scenarios import SCENARIOS, process_command
+from bench.chaos.scenarios import CARRIED, SCENARIOS, process_command
+from bench.chaos.scenarios_kafka import KAFKA_SCENARIOS
 from bench.court.system import run as run_system
 from bench.court.variants import VARIANTS as COURT_VARIANTS
 from kingdom.errors import KingdomError
@@ -32,10 +33,15 @@ FAULT_KINDS = 9
 _FAULTS_PER_SECOND_IN_SHORT = 1.0
 FAULT_KINDS_IN_SHORT = 3
 _SHORT_SECONDS = 30
+FAULT_KINDS_ON_KAFKA = 6
 LOCK_HOLDER_STOPPED = "lock_holder_stopped"
 # A trial on files must stop the holder of the lock at least once in this time.
 _SECONDS_PER_STOP = 30
 _FAULT_EVERY = timedelta(milliseconds=400)
+# With Kafka, each fault lasts longer: a consumer group or a broker needs seconds to recover.
+FAULTS_PER_SECOND_ON_KAFKA = 2 / 3
+_FAULT_EVERY_ON_KAFKA = timedelta(milliseconds=1200)
+_PAUSE, _PAUSE_ON_KAFKA = timedelta(milliseconds=30), timedelta(milliseconds=300)
 # Long enough that no healthy event loses three leases, even on a shared machine.
 _LEASE = timedelta(seconds=5)
 # Enough events in one transaction to use the bulk path of the store.
@@ -48,10 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure_logs(json=True, level=logging.ERROR)
     if options.system:
         return run_system(options)
-    options.backend = options.backend or "postgres"
-    with BACKENDS[options.backend].place() as place:
+    options.backend = options.transport or options.backend or "postgres"
+    opening = private_cluster_and_brokers(options.brokers) if options.transport else BACKENDS[options.backend].place()
+    with opening as place:
         report = asyncio.run(run_trial(place.url, _plan(options, place), _empty(options.keep)))
-        caught = {} if options.variant or options.no_variants else _catch_variants(place.url, options.backend)
+        caught = {} if options.variant or options.no_variants else _catch_variants(place, options.backend)
         deadlocks = place.deadlocks()
     complaints = [
         *_complaints(report, options),
@@ -71,32 +78,35 @@ def _is_long(options: argparse.Namespace) -> bool:
 
 
 def _plan(options: argparse.Namespace, place: PrivateStore) -> TrialPlan:
-    long = _is_long(options)
+    long, carries = _is_long(options), bool(place.kafka_servers)
     command = process_command(options.backend, options.variant or AS_IT_IS)
     return TrialPlan(
         seconds=options.seconds,
         seed=options.seed,
-        workers=4,
+        workers=3 if carries else 4,
         publishers=2,
         lease=_LEASE,
-        fault_every=_FAULT_EVERY,
-        extra_faults=place.faults if long else (),
+        fault_every=_FAULT_EVERY_ON_KAFKA if carries else _FAULT_EVERY,
+        extra_faults=place.faults if long or carries else (),
+        kafka_servers=place.kafka_servers,
+        carried=CARRIED if carries else (),
+        couriers=2 if carries else 0,
         enough=lambda faults: not list(_missing(faults, options)),
-        pause=timedelta(milliseconds=30),
+        pause=_PAUSE_ON_KAFKA if carries else _PAUSE,
         # A poison event needs three leases until it is dead, which takes too long for a short trial.
         poisons=2 if long else 0,
         flood=_FLOOD_EVENTS if long else 0,
-        command=(*command, str(place.controls.path)) if long else command,
+        command=(*command, str(place.controls.path)) if long or carries else command,
     )
 
 
-def _catch_variants(url: str, backend: str) -> dict[str, bool]:
+def _catch_variants(place: PrivateStore, backend: str) -> dict[str, bool]:
     """Run the scripted trial of every broken variant; True if the checker found the expected violation."""
     caught = {}
-    for scenario in SCENARIOS:
+    for scenario in (*SCENARIOS, *KAFKA_SCENARIOS):
         if backend in scenario.backends:
             try:
-                report = asyncio.run(scenario.run(url, backend, broken=True))
+                report = asyncio.run(scenario.run(place.url, backend, broken=True, kafka_servers=place.kafka_servers))
                 caught[scenario.variant] = report.violations_by_kind[scenario.expects.value] > 0
             except (KingdomError, TimeoutError) as error:
                 print(f"{scenario.variant} did not run to its end: {error!r}", file=sys.stderr)
@@ -116,6 +126,8 @@ def _missing(faults: Mapping[str, int], options: argparse.Namespace) -> Iterator
     per_second, kinds = FAULTS_PER_SECOND, FAULT_KINDS
     if not _is_long(options):
         per_second, kinds = _FAULTS_PER_SECOND_IN_SHORT, FAULT_KINDS_IN_SHORT
+    if options.transport:
+        per_second, kinds = FAULTS_PER_SECOND_ON_KAFKA, FAULT_KINDS_ON_KAFKA if _is_long(options) else kinds
     if sum(faults.values()) < per_second * seconds:
         yield f"only {sum(faults.values())} faults in {seconds:g} s"
     if len(faults) < kinds:
@@ -172,12 +184,19 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--backend", choices=BACKENDS, help="the backend of the bus (default postgres, with --system both)"
     )
+    parser.add_argument(
+        "--transport", choices=TRANSPORTS, help="put streams of the bus on PostgreSQL on this transport"
+    )
+    parser.add_argument(
+        "--brokers", type=int, choices=BROKER_COUNTS, default=max(BROKER_COUNTS), help="how many brokers (default 3)"
+    )
     parser.add_argument("--system", action="store_true", help="kill the roles and the environment of a whole court")
     parser.add_argument("--events", type=int, default=200, help="with --system: the number of events (default 200)")
     parser.add_argument(
         "--drain", type=float, default=600.0, help="with --system: the seconds to finish after the faults (default 600)"
     )
-    variants = sorted({variant for backend in BACKENDS.values() for variant in backend.variants} | set(COURT_VARIANTS))
+    backends = {**BACKENDS, **TRANSPORTS}
+    variants = sorted({variant for backend in backends.values() for variant in backend.variants} | set(COURT_VARIANTS))
     parser.add_argument("--variant", choices=variants, help="inject faults into a broken variant of the bus")
     parser.add_argument("--no-variants", action="store_true", help="skip the scripted trials of the variants")
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the history in this directory")
@@ -185,8 +204,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--json", default="-", metavar="FILE", help="the file for the figures; - prints them as the last line (default)"
     )
     options = parser.parse_args(arguments)
-    backend = options.backend or "postgres"
-    known = COURT_VARIANTS if options.system else BACKENDS[backend].variants
+    if options.transport and (options.system or options.backend not in (None, "postgres")):
+        parser.error("a transport carries streams of the bus on PostgreSQL only")
+    backend = options.transport or options.backend or "postgres"
+    known = COURT_VARIANTS if options.system else backends[backend].variants
     if options.variant not in (None, *known):
         parser.error(f"there is no variant {options.variant} of {'the court' if options.system else backend}")
     return options

@@ -2,19 +2,24 @@
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from bench.chaos.broker_faults import BrokerFaults
 from bench.chaos.controls import Controls
 from bench.chaos.faults import ServerFaults, clock_faults, disk_faults
 from bench.chaos.variants import VARIANTS
 from bench.chaos.variants_files import FILES_VARIANTS, many_checkpoints, script_commits
+from bench.chaos.variants_kafka import KAFKA_VARIANTS, script_holds
 from bench.chaos.variants_postgres import POSTGRES_VARIANTS
+from bench.kafka.broker import PrivateKafka
 from bench.postgres import PrivateBouncer, PrivateCluster
 from bench.proxy import FaultyProxy
+from bench.servers import LOOPBACK
 from kingdom.verify.nemesis import ExtraFault
 
 
@@ -22,13 +27,15 @@ from kingdom.verify.nemesis import ExtraFault
 class PrivateStore:
     """The store of one run. `deadlocks` counts the deadlocks so far.
 
-    Its `faults` use `controls` to change the processes under test.
+    Its `faults` use `controls` to change the processes under test. `kafka_servers` are the brokers that carry streams.
     """
 
     url: str
     deadlocks: Callable[[], int]
     controls: Controls
     faults: Sequence[ExtraFault]
+    cluster: PrivateCluster | None = None
+    kafka_servers: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,23 @@ def _private_cluster() -> Iterator[PrivateStore]:
             def deadlocks() -> int:
                 return cluster.log_path.read_text().count("deadlock detected") if cluster.log_path else 0
 
-            yield PrivateStore(url, deadlocks, controls, faults)
+            yield PrivateStore(url, deadlocks, controls, faults, cluster)
+
+
+@contextmanager
+def private_cluster_and_brokers(nodes: int) -> Iterator[PrivateStore]:
+    """Open a private PostgreSQL, and brokers that clients reach through proxies."""
+    with _private_cluster() as store, ExitStack() as stack:
+        assert store.cluster is not None
+        proxies: list[FaultyProxy] = []
+
+        def open_proxy(port: int) -> int:
+            proxies.append(stack.enter_context(FaultyProxy(LOOPBACK, port)))
+            return proxies[-1].port
+
+        kafka = stack.enter_context(PrivateKafka(nodes, front=open_proxy, quick=True))
+        faults = BrokerFaults(kafka, dict(enumerate(proxies, 1)), store.cluster).all()
+        yield replace(store, faults=(*store.faults, *faults), kafka_servers=kafka.servers)
 
 
 @contextmanager
@@ -77,4 +100,13 @@ def _controls() -> Iterator[Controls]:
 BACKENDS: Mapping[str, Backend] = {
     "postgres": Backend(_private_cluster, {**VARIANTS, **POSTGRES_VARIANTS}, ()),
     "files": Backend(_private_directory, {**VARIANTS, **FILES_VARIANTS}, (many_checkpoints, script_commits)),
+}
+# The numbers of brokers that a trial can have.
+BROKER_COUNTS = (1, 3)
+TRANSPORTS: Mapping[str, Backend] = {
+    "kafka": Backend(
+        partial(private_cluster_and_brokers, max(BROKER_COUNTS)),
+        {**POSTGRES_VARIANTS, **KAFKA_VARIANTS},
+        (script_holds,),
+    ),
 }

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from bench.chaos.variants import replace
 from kingdom import clock
 
-_ROLES = ("worker", "publisher", "steady")
+_ROLES = ("worker", "publisher", "steady", "courier")
 _MEMBERS_MAX = 8
 _NUMBER = struct.Struct("d")
 _CLOCKS = len(_ROLES) * _MEMBERS_MAX

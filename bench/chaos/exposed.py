@@ -111,5 +111,6 @@ def _die_at(controls: Controls, point: int | None) -> None:
 
 _EXPOSED: dict[str, Callable[[Controls, str, ProcessConfig], ProcessConfig]] = {
     "postgres": _expose_on_postgres,
+    "kafka": _expose_on_postgres,
     "files": _expose_on_files,
 }

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from bench.chaos.backends import BACKENDS
+from bench.chaos.backends import BACKENDS, TRANSPORTS
 from bench.chaos.controls import Controls
 from bench.chaos.exposed import expose
 from kingdom.verify import process
@@ -11,7 +11,7 @@ from kingdom.verify import process
 AS_IT_IS = "as_it_is"
 
 if __name__ == "__main__":
-    backend, variant = BACKENDS[sys.argv[1]], sys.argv[2]
+    backend, variant = {**BACKENDS, **TRANSPORTS}[sys.argv[1]], sys.argv[2]
     for prepare in backend.prepare:
         prepare()
     if variant != AS_IT_IS:

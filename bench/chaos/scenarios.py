@@ -30,8 +30,10 @@ BOTH = frozenset({"postgres", "files"})
 FILES = frozenset({"files"})
 # Long enough for a healthy bus on a busy machine.
 _PATIENCE = timedelta(minutes=5)
-# The limit of a trial that never finishes.
+# The limit of a trial that never finishes. With Kafka, workers get their partitions within this time.
 _GIVE_UP = timedelta(seconds=5)
+# The streams that Kafka carries in a trial with brokers.
+CARRIED = (ANY, LINE)
 _A_WHILE = timedelta(seconds=10)
 _TRIES = 3
 _DELAYED_EVENTS = 10
@@ -62,17 +64,25 @@ class Scenario:
     lease: timedelta = timedelta(seconds=2)
     backends: frozenset[str] = BOTH
 
-    async def run(self, url: str, backend: str, *, broken: bool) -> TrialReport:
+    async def run(self, url: str, backend: str, *, broken: bool, kafka_servers: str = "") -> TrialReport:
         """Run the trial with the variant or the unchanged product. Repeat it if a stopped process was killed."""
         for _ in range(_TRIES - 1):
             with suppress(_KilledAsleepError):
-                return await self._run(url, backend, broken=broken)
-        return await self._run(url, backend, broken=broken)
+                return await self._run(url, backend, kafka_servers, broken=broken)
+        return await self._run(url, backend, kafka_servers, broken=broken)
 
-    async def _run(self, url: str, backend: str, *, broken: bool) -> TrialReport:
-        command = process_command(backend, self.variant if broken else AS_IT_IS)
+    async def _run(self, url: str, backend: str, kafka_servers: str, *, broken: bool) -> TrialReport:
         drain = _GIVE_UP if broken and self.endless else _PATIENCE
-        plan = TrialPlan(seconds=0, seed=1, lease=self.lease, failure_rate=0, drain=drain, command=command)
+        plan = TrialPlan(
+            seconds=0,
+            seed=1,
+            lease=self.lease,
+            failure_rate=0,
+            kafka_servers=kafka_servers,
+            carried=CARRIED if kafka_servers else (),
+            drain=drain,
+            command=process_command(backend, self.variant if broken else AS_IT_IS),
+        )
         async with open_trial(url, plan) as trial:
             await self.act(trial)
             await trial.drain()
@@ -82,49 +92,50 @@ class Scenario:
 async def _a_stopped_worker_wakes_up(trial: Trial) -> None:
     """Stop a worker before its call. When it continues, another worker handles the same event."""
     event = CALL_WITH_IDENTIFIER.envelope(Job(call="one", script={"send:1": "stop", "send:2": "wait"}), stream=ANY)
-    await _start_workers(trial, 2)
+    await start_workers(trial, 2)
     await trial.publish(event)
-    await trial.wait_until(_seen("reconciled", key="one"))
+    await trial.wait_until(seen("reconciled", key="one"))
     sleeper = await _wake_stopped(trial)
     await trial.wait_until(lambda entries: _decided(entries, sleeper))
     trial.scripts.open_gate(str(event.event_id))
 
 
-async def _a_worker_dies(trial: Trial) -> None:
+async def a_worker_dies(trial: Trial) -> None:
+    """Let a worker die in a handler."""
     event = REACTED.envelope(Job(script={"react:1": "die"}), stream=ANY)
     await trial.publish(event)
-    await _start_workers(trial, 1)
-    await trial.wait_until(_seen("exited", code=-signal.SIGKILL))
+    await start_workers(trial, 1)
+    await trial.wait_until(seen("exited", code=-signal.SIGKILL))
 
 
 async def _an_answer_is_lost(trial: Trial) -> None:
     await trial.publish(CALL_WITH_IDENTIFIER.envelope(Job(call="one", answers=("accept_then_fail",)), stream=ANY))
-    await _start_workers(trial, 1)
-    await trial.wait_until(_seen("accepted", key="one"))
+    await start_workers(trial, 1)
+    await trial.wait_until(seen("accepted", key="one"))
 
 
 async def _a_stopped_sender_wakes_up(trial: Trial) -> None:
     """Stop a worker with its call half sent. Another worker finds the call absent, and sends it."""
-    await _start_workers(trial, 2)
+    await start_workers(trial, 2)
     await trial.publish(CALL_WITH_IDENTIFIER.envelope(Job(call="one", script={"send:1": "stop"}), stream=ANY))
-    await trial.wait_until(_seen("accepted", key="one"))
+    await trial.wait_until(seen("accepted", key="one"))
     await _wake_stopped(trial)
-    await trial.wait_until(lambda entries: len(_all(entries, "received", key="one")) > 1)
+    await trial.wait_until(lambda entries: len(find_all(entries, "received", key="one")) > 1)
 
 
 async def _a_worker_dies_between(trial: Trial) -> None:
     """Let a worker die between two transactions that the unchanged product does not separate."""
     event = REACTED.envelope(Job(script={"between:1": "die"}), stream=ANY)
     await trial.publish(event)
-    await _start_workers(trial, 1)
-    await trial.wait_until(_seen("claimed"))
+    await start_workers(trial, 1)
+    await trial.wait_until(seen("claimed"))
 
 
 async def _poison_among_others(trial: Trial) -> None:
     jobs = [Job(), Job(), Job(fate="poison"), Job(), Job()]
     await trial.publish(*(REACTED.envelope(job, stream=ANY) for job in jobs))
-    await _start_workers(trial, 1)
-    await trial.wait_until(lambda entries: len(_all(entries, "exited", code=-signal.SIGKILL)) > 2)
+    await start_workers(trial, 1)
+    await trial.wait_until(lambda entries: len(find_all(entries, "exited", code=-signal.SIGKILL)) > 2)
 
 
 async def _a_slow_call_in_line(trial: Trial) -> None:
@@ -132,37 +143,37 @@ async def _a_slow_call_in_line(trial: Trial) -> None:
     slow = CALL_WITH_IDENTIFIER.envelope(Job(call="one", answers=("fail",)), stream=LINE, partition_key="key")
     first, last = (REACTED.envelope(Job(), stream=LINE, partition_key="key") for _ in range(2))
     await trial.publish(first, slow, last)
-    await _start_workers(trial, 1)
-    await trial.wait_until(_seen("accepted", key="one"))
+    await start_workers(trial, 1)
+    await trial.wait_until(seen("accepted", key="one"))
 
 
 async def _publishers_roll_back(trial: Trial) -> None:
     trial.fleet.add("publisher")
-    await trial.wait_until(_seen("rolled_back", way="plain"))
+    await trial.wait_until(seen("rolled_back", way="plain"))
     await trial.fleet.retire("publisher")
-    await _start_workers(trial, 1)
+    await start_workers(trial, 1)
 
 
 async def _a_worker_dies_in_its_commit(trial: Trial) -> None:
     """Let a worker die with half of its files written, and another worker continue."""
-    await _start_workers(trial, 1)
+    await start_workers(trial, 1)
     await _publish_before_another(trial, "die")
-    await trial.wait_until(_seen("settled"))
+    await trial.wait_until(seen("settled"))
 
 
 async def _a_writer_stops(trial: Trial) -> None:
     """Stop a worker that holds the lock. The other worker must continue."""
-    await _start_workers(trial, 2)
+    await start_workers(trial, 2)
     await _publish_before_another(trial, "stop")
-    await _find_stopped(trial)
+    await find_stopped(trial)
 
 
 async def _a_writer_stops_and_wakes_up(trial: Trial) -> None:
     """Stop a worker that holds the lock. Another worker continues, and then the first one wakes up."""
-    await _start_workers(trial, 2)
+    await start_workers(trial, 2)
     await _publish_before_another(trial, "stop")
-    sleeper = await _find_stopped(trial)
-    await trial.wait_until(_seen("settled"))
+    sleeper = await find_stopped(trial)
+    await trial.wait_until(seen("settled"))
     if sleeper:
         trial.fleet.send(sleeper, signal.SIGCONT)
 
@@ -171,31 +182,31 @@ async def _a_line_forms_behind_a_slow_event(trial: Trial) -> None:
     """Publish two events of a key while an earlier event of the key runs. They must follow in their order."""
     first = REACTED.envelope(Job(script={"react:1": "wait"}), stream=LINE, partition_key="key")
     await trial.publish(first)
-    await _start_workers(trial, 1)
-    await trial.wait_until(_seen("started", event=str(first.event_id)))
+    await start_workers(trial, 1)
+    await trial.wait_until(seen("started", event=str(first.event_id)))
     await trial.publish(*(REACTED.envelope(Job(), stream=LINE, partition_key="key") for _ in range(2)))
     trial.scripts.open_gate(str(first.event_id))
 
 
 async def _a_job_lasts_longer_than_its_lease(trial: Trial) -> None:
     """Let a call take so long that only renewals keep its lease."""
-    await _start_workers(trial, 2)
+    await start_workers(trial, 2)
     work_ms = int(trial.lease.total_seconds() * 1000 * 2)
     await trial.publish(CALL_WITH_IDENTIFIER.envelope(Job(call="one", work_ms=work_ms), stream=ANY))
-    await trial.wait_until(_seen("accepted", key="one"))
+    await trial.wait_until(seen("accepted", key="one"))
 
 
 async def _a_publisher_dies(trial: Trial) -> None:
     """Let a publisher die in a transaction with more than one event."""
     trial.fleet.add("publisher")
-    await trial.wait_until(_seen("exited", code=-signal.SIGKILL))
+    await trial.wait_until(seen("exited", code=-signal.SIGKILL))
     await trial.fleet.retire("publisher")
-    await _start_workers(trial, 1)
+    await start_workers(trial, 1)
 
 
 async def _a_reaction_publishes_two_of_a_key(trial: Trial) -> None:
     await trial.publish(REACTED.envelope(Job(follow_ups=((LINE, "key"), (LINE, "key"))), stream=ANY))
-    await _start_workers(trial, 1)
+    await start_workers(trial, 1)
 
 
 async def _some_events_are_delayed(trial: Trial) -> None:
@@ -203,21 +214,21 @@ async def _some_events_are_delayed(trial: Trial) -> None:
     known = REACTED.envelope(Job(), stream=ANY)
     await trial.publish(known)
     await trial.record_clock(known)
-    await _start_workers(trial, 1)
+    await start_workers(trial, 1)
     trial.fleet.add("publisher")
     await trial.wait_until(lambda entries: _delayed(entries) >= _DELAYED_EVENTS)
 
 
 async def _two_ask_for_one_key(trial: Trial) -> None:
     await trial.publish(*(REACTED.envelope(Job(contest="one"), stream=ANY) for _ in range(2)))
-    await _start_workers(trial, 1)
+    await start_workers(trial, 1)
 
 
 async def _a_stream_is_paused(trial: Trial) -> None:
     """Pause a stream that has an event, and wait until a worker has handled a later event of another stream."""
     await trial.operator.pause()
     await trial.publish(REACTED.envelope(Job(), stream=PAUSED))
-    await _start_workers(trial, 1)
+    await start_workers(trial, 1)
     await _one_more_is_handled(trial)
 
 
@@ -225,29 +236,29 @@ async def _an_event_dies_in_a_key_that_blocks(trial: Trial) -> None:
     """Let the first event of a key die, and wait until a worker has handled a later event of another stream."""
     jobs = Job(fate="doomed"), Job()
     await trial.publish(*(REACTED.envelope(job, stream=BLOCKING, partition_key="key") for job in jobs))
-    await _start_workers(trial, 1)
+    await start_workers(trial, 1)
     await trial.wait_until(
-        lambda entries: any("dead" in e.facts["outcomes"].values() for e in _all(entries, "settled"))
+        lambda entries: any("dead" in e.facts["outcomes"].values() for e in find_all(entries, "settled"))
     )
     await _one_more_is_handled(trial)
 
 
 async def _a_call_arrives_late(trial: Trial) -> None:
     await trial.publish(CALL_VISIBLE_IN_TIME.envelope(Job(call="one", answers=("accept_late",)), stream=ANY))
-    await _start_workers(trial, 1)
-    await trial.wait_until(_seen("accepted", key="one"))
+    await start_workers(trial, 1)
+    await trial.wait_until(seen("accepted", key="one"))
 
 
 SCENARIOS = (
     Scenario("no_fence", ViolationKind.STALE, _a_stopped_worker_wakes_up),
-    Scenario("no_reaper", ViolationKind.STUCK, _a_worker_dies, endless=True),
+    Scenario("no_reaper", ViolationKind.STUCK, a_worker_dies, endless=True),
     Scenario("resend_on_unknown", ViolationKind.REPEATED, _an_answer_is_lost),
     Scenario("fresh_identifier", ViolationKind.REPEATED, _a_stopped_sender_wakes_up),
     Scenario("settle_outside", ViolationKind.TWICE, _a_worker_dies_between),
     Scenario("settle_first", ViolationKind.LOST, _a_worker_dies_between),
     Scenario("blame_batch", ViolationKind.QUARANTINED, _poison_among_others, lease=timedelta(seconds=1)),
     Scenario("split_runs", ViolationKind.ORDER, _a_slow_call_in_line, endless=True),
-    Scenario("lazy_reaper", ViolationKind.SLOW, _a_worker_dies, lease=timedelta(seconds=1)),
+    Scenario("lazy_reaper", ViolationKind.SLOW, a_worker_dies, lease=timedelta(seconds=1)),
     Scenario("no_renewal", ViolationKind.TAKEN, _a_job_lasts_longer_than_its_lease),
     Scenario("torn_publish", ViolationKind.TORN, _a_publisher_dies),
     Scenario("reversed_order", ViolationKind.ORDER, _a_reaction_publishes_two_of_a_key),
@@ -271,7 +282,7 @@ async def _publish_before_another(trial: Trial, at_commit: str) -> None:
     """Publish a job with a script for its commit, and a second job that is due and settled later."""
     job = REACTED.envelope(Job(script={"react:1": "wait", "commit": at_commit}), stream=ANY)
     await trial.publish(job)
-    await trial.wait_until(_seen("started", event=str(job.event_id)))
+    await trial.wait_until(seen("started", event=str(job.event_id)))
     await trial.publish(REACTED.envelope(Job(), stream=ANY), at=utc_now() + _A_WHILE)
     trial.scripts.open_gate(str(job.event_id))
 
@@ -280,29 +291,32 @@ async def _one_more_is_handled(trial: Trial) -> None:
     """Publish an event and wait until it is done. By then the worker has claimed from all its streams."""
     event = REACTED.envelope(Job(work_ms=_WORK_MS), stream=ANY)
     await trial.publish(event)
-    await trial.wait_until(_seen("finished", event=str(event.event_id)))
+    await trial.wait_until(seen("finished", event=str(event.event_id)))
 
 
 def _delayed(entries: list[HistoryEntry]) -> int:
     """Count the delayed events whose publishing was confirmed."""
-    published = {event for entry in _all(entries, "published") for event in entry.facts["events"]}
-    described = (each for entry in _all(entries, "publishing") for each in entry.facts["events"])
+    published = {event for entry in find_all(entries, "published") for event in entry.facts["events"]}
+    described = (each for entry in find_all(entries, "publishing") for each in entry.facts["events"])
     return sum(each["due"] is not None and each["event"] in published for each in described)
 
 
-async def _start_workers(trial: Trial, count: int) -> None:
+async def start_workers(trial: Trial, count: int) -> None:
+    """Start workers, and a courier if there are streams on Kafka."""
+    if trial.plan.carried:
+        trial.fleet.add("courier")
     for _ in range(count):
         trial.fleet.add("worker")
     await trial.wait_until_ready()
 
 
-async def _find_stopped(trial: Trial) -> FleetMember | None:
+async def find_stopped(trial: Trial) -> FleetMember | None:
     """Return the member whose process has stopped itself, or None if it was killed because it held the lock."""
     found: list[FleetMember] = []
 
     def asleep(entries: list[HistoryEntry]) -> bool:
         found.extend(member for member in trial.fleet.members if _asleep(member))
-        return bool(found or _all(entries, "exited", code=-signal.SIGKILL))
+        return bool(found or find_all(entries, "exited", code=-signal.SIGKILL))
 
     await trial.wait_until(asleep)
     return found[0] if found else None
@@ -310,7 +324,7 @@ async def _find_stopped(trial: Trial) -> FleetMember | None:
 
 async def _wake_stopped(trial: Trial) -> FleetMember:
     """Continue the process that has stopped itself, and return its member."""
-    stopped = await _find_stopped(trial)
+    stopped = await find_stopped(trial)
     if stopped is None:
         raise _KilledAsleepError
     trial.fleet.send(stopped, signal.SIGCONT)
@@ -328,9 +342,11 @@ def _decided(entries: list[HistoryEntry], member: FleetMember) -> bool:
     return any(entry.what in ends and entry.process.startswith(f"{member.slot}.") for entry in entries)
 
 
-def _seen(what: str, **facts: object) -> Callable[[list[HistoryEntry]], bool]:
-    return lambda entries: bool(_all(entries, what, **facts))
+def seen(what: str, **facts: object) -> Callable[[list[HistoryEntry]], bool]:
+    """Return a condition: the history has an entry with this name and these facts."""
+    return lambda entries: bool(find_all(entries, what, **facts))
 
 
-def _all(entries: list[HistoryEntry], what: str, **facts: object) -> list[HistoryEntry]:
+def find_all(entries: list[HistoryEntry], what: str, **facts: object) -> list[HistoryEntry]:
+    """Return the entries with this name and these facts."""
     return [entry for entry in entries if entry.what == what and facts.items() <= entry.facts.items()]

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -112,8 +112,8 @@ def generous_keys() -> None:
 def no_block() -> None:
     """Let later events of a key pass a dead event that must block them."""
 
-    def passing(*leases: timedelta) -> Topology:
-        streams = topology(*leases)
+    def passing(lease: timedelta, steady_lease: timedelta | None = None, carried: Collection[str] = ()) -> Topology:
+        streams = topology(lease, steady_lease, carried)
         return Topology(dataclasses.replace(streams.stream(name), on_dead="skip") for name in streams.names())
 
     replace(process, "topology", passing)

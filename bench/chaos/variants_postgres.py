@@ -16,7 +16,7 @@ def no_fence() -> None:
     fenced = ("hold", "hold_and_read", "done", "done_ordered", "dead", "dead_ordered", "reschedule")
     checked = (r"lease_token = \(SELECT token FROM fenced_lease\) AND ", "")
     released = (r"AND lease_token = \(SELECT token FROM \S+ WHERE token = %\(token\)s\)", "")
-    _rewrite(dict.fromkeys(fenced, checked) | {"release": released})
+    rewrite(dict.fromkeys(fenced, checked) | {"release": released})
 
     rely_on_leases()
     forget_renewals(PostgresBus)
@@ -26,13 +26,13 @@ def blame_batch() -> None:
     """Count a lost lease against each of its events as if the event had been alone, and claim suspects together."""
     together = {"claim": (r"CASE WHEN \(SELECT crash_count FROM due LIMIT 1\).*?\bEND\b", "true")}
     blamed = {"reap": (r"CASE WHEN lease_token = ANY\(.*?\bEND\b", "greatest(2 - crash_count, 1)")}
-    _rewrite(together | blamed)
+    rewrite(together | blamed)
 
 
 def no_pause() -> None:
     """Claim the events of a paused stream."""
     condition = (r"AND NOT EXISTS \(SELECT FROM \S*outbox_pause WHERE stream = %\(stream\)s\)", "")
-    _rewrite(dict.fromkeys(("claim", "claim_ordered"), condition))
+    rewrite(dict.fromkeys(("claim", "claim_ordered"), condition))
 
 
 def split_runs() -> None:
@@ -40,7 +40,7 @@ def split_runs() -> None:
     split_runs_anywhere()
     guard = (r"\bAND next_retry_at < 'infinity'", "")
     never_behind = ("next_retry_at = 'infinity' AS behind", "false AS behind")
-    _rewrite(
+    rewrite(
         {
             "hold": never_behind,
             "hold_and_read": never_behind,
@@ -65,7 +65,7 @@ POSTGRES_VARIANTS: Mapping[str, Callable[[], None]] = {
 }
 
 
-def _rewrite(changes: Mapping[str, tuple[str, str]]) -> None:
+def rewrite(changes: Mapping[str, tuple[str, str]]) -> None:
     """Rewrite named queries. Raise LookupError if a pattern does not match any more."""
 
     def broken(schema: str) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 import atexit
 import contextlib
+import os
 import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -44,7 +45,7 @@ _SETTINGS = {
     "log.retention.ms": "-1",
     "log.cleaner.dedupe.buffer.size": "4194304",
 }
-# Several nodes are there to be killed, so they notice a lost broker or consumer within seconds.
+# Nodes and consumers that are killed must be noticed within seconds.
 _QUICK_SETTINGS = {
     "group.consumer.min.session.timeout.ms": "1000",
     "group.consumer.session.timeout.ms": "3000",
@@ -56,15 +57,24 @@ _QUICK_SETTINGS = {
 
 
 class PrivateKafka:
-    """A temporary Kafka cluster. Each node is a broker and a controller; its number starts at 1."""
+    """A temporary Kafka cluster. Each node is a broker and a controller; its number starts at 1.
 
-    def __init__(self, nodes: int = 1) -> None:
+    With `front`, clients connect to the port that it returns for the port of a broker. Brokers connect to each other
+    directly. A `quick` cluster notices a lost broker or consumer within seconds; one with several nodes always does.
+    """
+
+    def __init__(self, nodes: int = 1, *, front: Callable[[int], int] | None = None, quick: bool = False) -> None:
         if nodes not in (1, _NODES_MAX):
             raise ServerUnavailableError(f"a private Kafka cluster has 1 or {_NODES_MAX} nodes, not {nodes}")
         self._numbers = range(1, nodes + 1)
         self._directory: PrivateDirectory | None = None
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        # The ports of each node for brokers and for controllers.
         self._ports: dict[int, tuple[int, int]] = {}
+        self._front = front
+        self._is_quick = quick or nodes > 1
+        # The ports at which each node listens for clients behind `front`, and those to which clients connect.
+        self._client_ports: dict[int, tuple[int, int]] = {}
         self._jars: list[Path] = []
         self._options: tuple[str, ...] = ()
 
@@ -80,7 +90,10 @@ class PrivateKafka:
     @property
     def servers(self) -> str:
         """The addresses of the brokers, as clients take them."""
-        return ",".join(f"{LOOPBACK}:{port}" for port, _ in self._ports.values())
+        return ",".join(f"{LOOPBACK}:{self._client_port(number)}" for number in self._ports)
+
+    def _client_port(self, number: int) -> int:
+        return self._client_ports[number][1] if self._front else self._ports[number][0]
 
     @property
     def pids(self) -> dict[int, int]:
@@ -119,6 +132,9 @@ class PrivateKafka:
         self._directory = PrivateDirectory(as_server_user=False)
         self._ports = {number: (free_port(), free_port()) for number in self._numbers}
         try:
+            if self._front:
+                ports = {number: free_port() for number in self._numbers}
+                self._client_ports = {number: (port, self._front(port)) for number, port in ports.items()}
             for number in self._numbers:
                 shutil.copytree(formatted / str(number), self._directory.path / str(number))
                 self._launch(self._directory, number)
@@ -132,6 +148,14 @@ class PrivateKafka:
         process = self._processes.pop(number)
         end_process(process.pid, signal.SIGKILL)
         process.wait(PATIENCE_SECONDS)
+
+    def stop_node(self, number: int) -> None:
+        """Stop the process of a node without ending it."""
+        os.kill(self._processes[number].pid, signal.SIGSTOP)
+
+    def continue_node(self, number: int) -> None:
+        """Let a stopped node continue."""
+        os.kill(self._processes[number].pid, signal.SIGCONT)
 
     def restart(self, number: int) -> None:
         """Start a killed node again at the same address."""
@@ -148,7 +172,8 @@ class PrivateKafka:
                     raise ServerUnavailableError(f"Kafka node {number} has ended:\n{self._log(number)}")
             with contextlib.suppress(KafkaException, OSError):
                 for number in self._processes:
-                    socket.create_connection((LOOPBACK, self._ports[number][0]), timeout=1).close()
+                    for port in (self._ports[number][0], *self._client_ports.get(number, ())[:1]):
+                        socket.create_connection((LOOPBACK, port), timeout=1).close()
                 if len(admin.list_topics(timeout=1).brokers) == len(self._processes):
                     return
         raise ServerUnavailableError(f"Kafka did not start:\n{self._log(1)}")
@@ -169,10 +194,10 @@ class PrivateKafka:
         in_sync = str(len(self._numbers) // 2 + 1)
         settings = {
             **_SETTINGS,
-            **(_QUICK_SETTINGS if len(self._numbers) > 1 else {}),
+            **(_QUICK_SETTINGS if self._is_quick else {}),
             "node.id": str(number),
             "log.dirs": str(home),
-            "listeners": f"PLAINTEXT://{LOOPBACK}:{broker_port},CONTROLLER://{LOOPBACK}:{controller_port}",
+            **self._listeners(number, broker_port, controller_port),
             "controller.quorum.voters": ",".join(f"{n}@{LOOPBACK}:{self._ports[n][1]}" for n in self._numbers),
             "default.replication.factor": copies,
             "min.insync.replicas": in_sync,
@@ -186,6 +211,17 @@ class PrivateKafka:
         main = _main(self._jars, "kafka.Kafka")
         log = directory.path / f"{number}.log"
         self._processes[number] = directory.spawn(java(), *_HEAP, *options, *main, configuration, log=log)
+
+    def _listeners(self, number: int, broker_port: int, controller_port: int) -> dict[str, str]:
+        listeners = f"PLAINTEXT://{LOOPBACK}:{broker_port},CONTROLLER://{LOOPBACK}:{controller_port}"
+        if not self._front:
+            return {"listeners": listeners}
+        port, front = self._client_ports[number]
+        return {
+            "listeners": f"{listeners},CLIENTS://{LOOPBACK}:{port}",
+            "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{broker_port},CLIENTS://{LOOPBACK}:{front}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        }
 
     def _log(self, number: int) -> str:
         log = self._directory.path / f"{number}.log" if self._directory else None

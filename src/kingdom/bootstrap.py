@@ -135,13 +135,22 @@ def inspect_files(url: str) -> "StoreInspection":
     return inspect_store(_required_directory(url))
 
 
-def trial_store(url: str, schema: str) -> TrialStore:
-    """Return a store for one verification, in its own schema or directory. It is not created yet."""
+def trial_store(url: str, schema: str, *, kafka: Settings | None = None, applied: str = "") -> TrialStore:
+    """Return a store for one verification, in its own schema or directory. It is not created yet.
+
+    With the settings of Kafka, events may also be in topics. There, an event is finished when its handler has written a
+    log entry of the type `applied`.
+    """
     if directory := directory_of(url):
         from kingdom.backends.files import FilesTrialStore
 
         return FilesTrialStore(directory, schema)
     _check_postgres(url)
+    if kafka is not None and kafka.kafka_servers:
+        brokers = _brokers(kafka)
+        from kingdom.backends.kafka import KafkaTrialStore
+
+        return KafkaTrialStore(url, schema, brokers, applied)
     from kingdom.backends.postgres import PostgresTrialStore
 
     return PostgresTrialStore(url, schema)
@@ -193,8 +202,8 @@ def count_brokers(settings: Settings) -> int:
     return _brokers(settings).count()
 
 
-def courier_of(bus: Bus, settings: Settings) -> "Courier":
-    """Return the courier that sends the events of a bus to Kafka."""
+def courier_of(bus: Bus, settings: Settings, *, lease: timedelta | None = None) -> "Courier":
+    """Return the courier that sends the events of a bus to Kafka. `lease` replaces its usual lease."""
     if not bus.topology.carried():
         raise Misconfigured('no stream has a transport: declare one with Stream(name=…, transport="kafka")')
     if not _is_postgres_bus(bus):
@@ -202,7 +211,7 @@ def courier_of(bus: Bus, settings: Settings) -> "Courier":
     brokers = _brokers(settings)
     from kingdom.backends.kafka import Courier
 
-    return Courier(bus, brokers)
+    return Courier(bus, brokers, lease=lease) if lease else Courier(bus, brokers)
 
 
 def _bus_class(topology: Topology, kafka: Settings | None) -> "Callable[..., PostgresBus]":

@@ -15,14 +15,14 @@ from kingdom.bus.port import Bus, Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEvent:
-    """The state of one event. If the event is DONE, `token` is the token that settled it."""
+    """The state of one event. If the event is DONE, `token` is the token that settled it, if the store keeps it."""
 
     event_id: str
     stream: str
     partition_key: str | None
     position: int
     status: Literal["PENDING", "PROCESSING", "DONE", "DEAD", "DISCARDED"]
-    token: int
+    token: int | None
     error_code: str | None
 
 

@@ -151,12 +151,19 @@ class Evidence:
                 renewals[token].append(facts["asked"])
         return renewals
 
+    @cached_property
+    def _tokens_in_transport(self) -> set[int]:
+        return {facts["token"] for facts in self.facts_of("claimed") if facts.get("in_transport")}
+
     def lease_is_valid(self, stream: str, token: int, at: int) -> bool:
         """Return whether a lease was certainly valid at a time.
 
         The lease counts from the request for it or for its renewal. The store grants the request later, so the lease
-        is never taken as valid for too long, even on a slow machine.
+        is never taken as valid for too long, even on a slow machine. An event from a topic has no lease: it belongs to
+        the owner of its partition, which the brokers can change at any time.
         """
+        if token in self._tokens_in_transport:
+            return False
         return any(asked <= at < asked + self.lease_ns(stream) for asked in self._renewals.get(token, ()))
 
     def expected(self, event_id: str) -> str | None:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,31 @@ class History:
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
+
+
+def with_stored_positions(
+    history: Sequence[HistoryEntry], carried: Collection[str], positions: Mapping[tuple[str, str], int]
+) -> list[HistoryEntry]:
+    """Replace the positions of events of carried streams by those in the store.
+
+    Each process numbers the events that it reads from a topic. `positions` has the stored ones by stream and event.
+    """
+    stored: dict[tuple[str, int], int] = {}
+    changed = []
+    for entry in history:
+        facts = entry.facts
+        if entry.what == "claimed" and facts["stream"] in carried:
+            events = [
+                [positions.get((facts["stream"], event), position), event, *rest]
+                for position, event, *rest in facts["events"]
+            ]
+            stored |= {(entry.process, old[0]): new[0] for old, new in zip(facts["events"], events, strict=True)}
+            facts = {**facts, "events": events}
+        elif "outcomes" in facts:
+            places = {position: stored.get((entry.process, int(position)), position) for position in facts["outcomes"]}
+            facts = {**facts, "outcomes": {str(places[old]): outcome for old, outcome in facts["outcomes"].items()}}
+        changed.append(HistoryEntry(at=entry.at, process=entry.process, what=entry.what, facts=facts))
+    return changed
 
 
 def read_history(directory: Path) -> list[HistoryEntry]:

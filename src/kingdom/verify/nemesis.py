@@ -19,7 +19,7 @@ from kingdom.verify.fleet import Fleet, FleetMember
 from kingdom.verify.history import History
 
 # Most faults hit workers, because most promises of the bus are about workers.
-_WEIGHTS = {"worker": 3, "publisher": 1}
+_WEIGHTS = {"worker": 3, "publisher": 1, "courier": 1}
 # How often a shuffled deck contains each kind of fault. A killed or stopped worker loses its leases. With more kills
 # and stops, a healthy event could lose three leases in a row by chance, and the bus would quarantine it.
 _FAULTS = {"kill": 2, "stop": 2, "pause": 2, "cut": 4, "cut_all": 1}
@@ -32,6 +32,8 @@ _LOCK_FAULTS = {
     "lock_holder_stopped": 1,
     "lock_holder_paused": 8,
 }
+# Added to the deck if there are couriers. The first word is the role of the victim.
+_COURIER_FAULTS = {"courier_killed": 2, "courier_stopped": 2, "publisher_killed": 1, "publisher_stopped": 1}
 # How long to wait for a process that holds the lock, and how often to look for it.
 _LOCK_WAIT_SECONDS = 2.0
 _LOOK_EVERY_SECONDS = 0.001
@@ -100,17 +102,20 @@ class Nemesis:
         if fault := self._extra_faults.get(kind):
             await self._strike_extra(fault)
             return
-        victim = self.choose_victim()
+        role = kind.partition("_")[0] if kind in _COURIER_FAULTS else None
+        victim = self.choose_victim(role)
         match kind:
-            case "kill" if victim:
+            case "kill" | "courier_killed" | "publisher_killed" if victim:
                 self._kill(victim, kind)
-            case "stop" if victim:
+            case "stop" | "courier_stopped" | "publisher_stopped" if victim:
                 # The stop is longer than the lease, so that other processes take over.
                 self._stop(victim, kind, self.lease_seconds * self.rng.uniform(1.1, 2.2))
             case "pause" if victim:
                 self._stop(victim, kind, self.lease_seconds * self.rng.uniform(0.1, 0.9))
             case "cut_all":
                 await self._cut("cut_all", 1_000)
+            case "courier_killed" | "courier_stopped" | "publisher_killed" | "publisher_stopped":
+                self._deck.insert(0, kind)
             case _:
                 await self._cut("cut", self.rng.randint(1, 5))
 
@@ -154,6 +159,8 @@ class Nemesis:
         """Draw a kind of fault from a shuffled deck, so that even a short trial gets each kind in its proportion."""
         if not self._deck:
             counts = _LOCK_FAULTS if self._store.has_one_writer else _FAULTS
+            if any(member.role == "courier" for member in self.fleet.members):
+                counts = counts | _COURIER_FAULTS
             extra = {fault.kind: fault.weight for fault in self._extra_faults.values()}
             self._deck = [kind for kind, count in {**counts, **extra}.items() for _ in range(count)]
             self.rng.shuffle(self._deck)
@@ -190,9 +197,9 @@ class Nemesis:
         if self.fleet.send(member, signal.SIGCONT):
             self._history.write("continued", process=member.slot)
 
-    def choose_victim(self) -> FleetMember | None:
-        """Choose a running process, more often a worker than a publisher. Return None if no process is running."""
-        candidates = [member for member in self.fleet.members if member.running]
+    def choose_victim(self, role: str | None = None) -> FleetMember | None:
+        """Choose a running process, more often a worker than another one. Return None if no process is running."""
+        candidates = [member for member in self.fleet.members if member.running and role in (None, member.role)]
         if not candidates:
             return None
         return self.rng.choices(candidates, [_WEIGHTS[member.role] for member in candidates])[0]

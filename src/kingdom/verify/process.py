@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from kingdom.bootstrap import open_bus, trial_store
+from kingdom.bootstrap import courier_of, open_bus, trial_store
 from kingdom.bus import Bus, Dispatcher, Worker
 from kingdom.errors import Unavailable
 from kingdom.log_output import configure_logs
@@ -22,7 +22,7 @@ from kingdom.verify.publisher import Publisher
 from kingdom.verify.reactions import Reactions
 from kingdom.verify.recording_bus import RecordingBus, RecordingMetrics
 from kingdom.verify.script import ScriptRunner
-from kingdom.verify.workload import COMMON, KINDS, STEADY, topology
+from kingdom.verify.workload import APPLIED, COMMON, KINDS, STEADY, topology
 
 _GRACE = timedelta(seconds=5)
 _OPEN_AGAIN_SECONDS = 0.2
@@ -34,12 +34,14 @@ async def run_process(config: ProcessConfig) -> None:
     history = History(Path(config.directory), config.name)
     lease = timedelta(seconds=config.lease_seconds)
     async with AsyncExitStack() as stack:
-        streams = topology(lease, timedelta(seconds=config.steady_lease_seconds))
+        streams = topology(lease, timedelta(seconds=config.steady_lease_seconds), config.carried)
         # Long jobs keep a transaction open. This blocks no other process, because a steady worker is never stopped.
         idle_limit = _STEADY_IDLE_LEASES * lease if config.role == "steady" else lease
         bus: Bus | None = None
         while bus is None:
-            opening = open_bus(config.url, streams, KINDS, schema=config.schema, idle_limit=idle_limit)
+            # A publisher needs no connection to Kafka.
+            kafka = None if config.role == "publisher" else config.settings
+            opening = open_bus(config.url, streams, KINDS, schema=config.schema, idle_limit=idle_limit, kafka=kafka)
             try:
                 bus = await stack.enter_async_context(opening)
             except Unavailable as error:
@@ -50,18 +52,28 @@ async def run_process(config: ProcessConfig) -> None:
         history.write("ready")
         sys.stdout.write("ready\n")
         sys.stdout.flush()
-        if config.role == "publisher":
-            await _publish(config, bus, history, rng)
-        else:
-            await _work(config, bus, history, rng)
+        match config.role:
+            case "publisher":
+                await _publish(config, bus, history, rng)
+            case "courier":
+                await _send(config, bus, lease)
+            case _:
+                await _work(config, bus, history, rng)
     history.write("ended")
 
 
 async def _publish(config: ProcessConfig, bus: Bus, history: History, rng: random.Random) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    publisher = Publisher(bus, trial_store(config.url, config.schema), history, rng)
+    store = trial_store(config.url, config.schema, kafka=config.settings, applied=APPLIED)
+    publisher = Publisher(bus, store, history, rng)
     await publisher.run(stopping, pause_seconds=config.pause_seconds)
+
+
+async def _send(config: ProcessConfig, bus: Bus, lease: timedelta) -> None:
+    courier = courier_of(bus, config.settings, lease=lease)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, courier.stop)
+    await courier.run()
 
 
 async def _work(config: ProcessConfig, bus: Bus, history: History, rng: random.Random) -> None:

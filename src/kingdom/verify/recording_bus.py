@@ -43,23 +43,24 @@ class RecordingBus(Bus):
     ) -> AsyncIterator[Transaction]:
         """See `Bus.transaction`."""
         transaction: Transaction | None = None
-        began = 0
+        began, outcomes = 0, dict[int, dict[str, str]]()
         try:
             async with self._inner.transaction(hold, optimistic=optimistic) as transaction:
                 yield transaction
-                began = time.monotonic_ns()
+                # A commit may change the settlements.
+                began, outcomes = time.monotonic_ns(), _outcomes(transaction)
                 # This is written before the commit, because a process may die right after the commit.
-                self._write("settling", transaction, began)
+                self._write("settling", outcomes, began)
         except Unavailable:
             # The commit may have happened.
             raise
         except Exception as error:
             if isinstance(error, LeaseLost):
                 self._history.write("refused", positions=sorted(error.positions))
-            if transaction is not None and began:
-                self._write("not_settled", transaction, began)
+            if began:
+                self._write("not_settled", outcomes, began)
             raise
-        self._write("settled", transaction, began)
+        self._write("settled", outcomes, began)
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
         """See `Bus.claim`."""
@@ -67,7 +68,9 @@ class RecordingBus(Bus):
         deliveries = await self._inner.claim(stream, limit, worker)
         if deliveries:
             events = [[d.position, str(d.envelope.event_id), d.attempt, d.crash_count] for d in deliveries]
-            self._history.write("claimed", token=deliveries[0].token, stream=stream, asked=asked, events=events)
+            first = deliveries[0]
+            carried = {"in_transport": True} if first.in_transport else {}
+            self._history.write("claimed", token=first.token, stream=stream, asked=asked, events=events, **carried)
         return deliveries
 
     def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
@@ -91,9 +94,14 @@ class RecordingBus(Bus):
         """See `Bus.close`."""
         await self._inner.close()
 
-    def _write(self, what: str, transaction: Transaction, began: int) -> None:
-        outcomes: dict[int, dict[str, str]] = defaultdict(dict)
-        for settled in transaction.changes.settlements.values():
-            outcomes[settled.token][str(settled.position)] = type(settled.outcome).__name__.lower()
+    def _write(self, what: str, outcomes: Mapping[int, Mapping[str, str]], began: int) -> None:
         for token, positions in outcomes.items():
             self._history.write(what, token=token, began=began, outcomes=positions)
+
+
+def _outcomes(transaction: Transaction) -> dict[int, dict[str, str]]:
+    """Return the outcomes of a transaction by token and position."""
+    outcomes: dict[int, dict[str, str]] = defaultdict(dict)
+    for settled in transaction.changes.settlements.values():
+        outcomes[settled.token][str(settled.position)] = type(settled.outcome).__name__.lower()
+    return outcomes

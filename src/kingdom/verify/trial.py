@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import random
 import secrets
 import tempfile
@@ -16,10 +17,11 @@ from typing import Any, TypeVar
 from kingdom.bootstrap import open_bus, operations_of, server_url, trial_store
 from kingdom.bus import Bus, Envelope, Record, RecordKind, RecordQuery
 from kingdom.errors import KingdomError, Misconfigured, Unavailable
+from kingdom.settings import Settings
 from kingdom.trial_store import TrialStore
 from kingdom.verify.evidence import Evidence
 from kingdom.verify.fleet import COMMAND, Fleet
-from kingdom.verify.history import History, HistoryEntry, read_history
+from kingdom.verify.history import History, HistoryEntry, read_history, with_stored_positions
 from kingdom.verify.nemesis import ExtraFault, Nemesis
 from kingdom.verify.operator import LogReader, Operator
 from kingdom.verify.process_config import ProcessConfig
@@ -70,9 +72,11 @@ class TrialPlan:
     A trial lasts at least `seconds`, and until `enough` returns true for the number of faults of each kind. A slow
     machine has fewer faults per second. The default `lease` is the shortest that the store supports. `pause` is
     the average pause of a publisher between two transactions. `poisons` is the number of events per stream that kill
-    their worker. `flood` is the number of events in one large transaction at the start. `failure_rate` is the
-    probability that a reaction fails by chance. `patience` limits each wait, and `drain` the time in which the workers
-    finish all events. `command` starts a process under test.
+    their worker. Kafka with the brokers `kafka_servers` carries the streams `carried`, which `couriers` processes send
+    there. `flood` is the number of events in one large transaction at the start. `failure_rate` is the
+    probability that a reaction fails by chance. `patience` limits each wait. The workers finish all events after the
+    trial; if the number of open events reaches no new minimum for the time `drain`, the trial ends with open events.
+    `command` starts a process under test.
     """
 
     seconds: float
@@ -83,6 +87,9 @@ class TrialPlan:
     fault_every: timedelta = timedelta(seconds=1)
     enough: Callable[[Mapping[str, int]], bool] = _has_faults
     extra_faults: Sequence[ExtraFault] = ()
+    kafka_servers: str = ""
+    carried: tuple[str, ...] = ()
+    couriers: int = 0
     pause: timedelta = timedelta(milliseconds=50)
     poisons: int = 2
     flood: int = 0
@@ -119,6 +126,8 @@ class Trial:
             failure_rate=plan.failure_rate,
             pause_seconds=plan.pause.total_seconds(),
             steady_lease_seconds=store.shortest_lease.total_seconds(),
+            kafka_servers=plan.kafka_servers,
+            carried=plan.carried,
         )
         self.fleet = Fleet(config, history, random.Random(plan.seed + 1), command=plan.command)  # noqa: S311 - as above
         self._operations = operations_of(bus)
@@ -216,36 +225,41 @@ class Trial:
             await asyncio.sleep(self.plan.seconds / 2 / self.plan.poisons)
 
     async def drain(self) -> None:
-        """Wait until the workers have finished all events, at most for `plan.drain`. Then stop the workers."""
-        self._drain_began = time.monotonic()
+        """Wait until the workers have finished all events, or make no progress any more. Then stop the workers."""
+        self._drain_began = moved_at = time.monotonic()
         await self.fleet.retire("publisher")
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.plan.drain.total_seconds()):
-                while not await self._is_finished():  # noqa: ASYNC110 - other processes finish it
-                    await asyncio.sleep(_LOOK_EVERY_SECONDS)
+        least: float = math.inf
+        while (
+            open_events := await self._count_open()
+        ) and time.monotonic() < moved_at + self.plan.drain.total_seconds():
+            if open_events < least:
+                least, moved_at = open_events, time.monotonic()
+            await asyncio.sleep(_LOOK_EVERY_SECONDS)
         self._drained_seconds = time.monotonic() - self._drain_began
         await self.fleet.retire()
         await self.target.wait_for_requests()
         for broken in await self.store.broken_invariants():
             self.history.write("broken", invariant=broken)
 
-    async def _is_finished(self) -> bool:
-        """Do the work that only an operator can do, and return whether all events have ended."""
+    async def _count_open(self) -> float:
+        """Do the work that only an operator can do, and return how many events are open, or infinity if unknown."""
         with contextlib.suppress(KingdomError):
             # Ask the store first, because it waits until a process under test has killed a stopped holder of the lock.
             # If the operator came first, it would kill that holder itself.
             unfinished = await self.store.unfinished()
             await self.operator.resume()
-            return not (await self.operator.resolve_dead_letters() or self._closings or unfinished)
-        return False
+            return await self.operator.resolve_dead_letters() + len(self._closings) + unfinished
+        return math.inf
 
     async def evidence(self) -> Evidence:
         """Collect the evidence of the trial."""
         await self._read_with_retries(self.log_reader.finish)
+        events = await self._read_with_retries(self.store.events)
+        positions = {(event.stream, event.event_id): event.position for event in reversed(events)}
         return Evidence(
             streams={name: self.bus.topology.stream(name) for name in self.bus.topology.names()},
-            history=read_history(self.directory),
-            events=await self.store.events(),
+            history=with_stored_positions(read_history(self.directory), self.plan.carried, positions),
+            events=events,
             applied=await self.store.log_data(APPLIED),
             read=self.log_reader.read,
             counts_by_record={record.id: record.doc["count"] for record in await self._records(TALLY)},
@@ -277,14 +291,16 @@ async def open_trial(url: str, plan: TrialPlan, directory: Path | None = None) -
     """Set up everything that a trial needs, and always remove it afterwards. A given directory is kept."""
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(server_url(url))
-        store = trial_store(server, f"kingdom_verify_{secrets.token_hex(4)}")
+        schema = f"kingdom_verify_{secrets.token_hex(4)}"
+        settings = Settings(database_url=server, schema=schema, kafka_servers=plan.kafka_servers or None)
+        store = trial_store(server, schema, kafka=settings, applied=APPLIED)
         if directory is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kingdom-verify-")))
         elif read_history(directory):
             raise Misconfigured(f"{directory} has the history of an earlier trial: choose another directory")
         stack.push_async_callback(store.drop)
         await store.create()
-        streams = topology(plan.lease or store.shortest_lease, store.shortest_lease)
+        streams = topology(plan.lease or store.shortest_lease, store.shortest_lease, plan.carried)
         bus = await stack.enter_async_context(open_bus(store.safe_url, streams, KINDS, schema=store.schema))
         history, target_history = History(directory, "trial"), History(directory, "target")
         stack.callback(history.close)
@@ -305,6 +321,8 @@ async def run_trial(url: str, plan: TrialPlan, directory: Path | None = None) ->
             trial.fleet.add("worker")
         for _ in range(plan.publishers):
             trial.fleet.add("publisher")
+        for _ in range(plan.couriers):
+            trial.fleet.add("courier")
         trial.fleet.add("steady")
         lease_seconds = trial.lease.total_seconds()
         nemesis = Nemesis(

@@ -1,5 +1,7 @@
 """The workload of the processes under test: streams, event types, and jobs whose effects can be checked."""
 
+from collections.abc import Collection
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -81,21 +83,23 @@ IDEMPOTENCY = {
 _BROADCAST_TO = (ANY, LINE)
 
 
-def topology(lease: timedelta, steady_lease: timedelta | None = None) -> Topology:
-    """Return the streams. The steady stream has `steady_lease`, and some of its jobs last longer than this lease."""
+def topology(lease: timedelta, steady_lease: timedelta | None = None, carried: Collection[str] = ()) -> Topology:
+    """Return the streams. The steady stream has `steady_lease`, and some of its jobs last longer than this lease.
+
+    Kafka carries the streams `carried`.
+    """
     retry = RetryPolicy(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=500), max_attempts=40)
     soon_dead = RetryPolicy(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=500), max_attempts=3)
     broadcast = frozenset({BROADCAST.name})
-    return Topology(
-        [
-            Stream(name=ANY, lease=lease, retry=retry, subscribes=broadcast),
-            Stream(name=LINE, lease=lease, retry=retry, subscribes=broadcast, ordered=True, on_dead="skip"),
-            Stream(name=BLOCKING, lease=lease, retry=retry, ordered=True, on_dead="block"),
-            Stream(name=PAUSED, lease=lease, retry=retry),
-            Stream(name=UNSURE, lease=lease, retry=soon_dead),
-            Stream(name=STEADY, lease=steady_lease or lease, retry=retry),
-        ]
-    )
+    streams = [
+        Stream(name=ANY, lease=lease, retry=retry, subscribes=broadcast),
+        Stream(name=LINE, lease=lease, retry=retry, subscribes=broadcast, ordered=True, on_dead="skip"),
+        Stream(name=BLOCKING, lease=lease, retry=retry, ordered=True, on_dead="block"),
+        Stream(name=PAUSED, lease=lease, retry=retry),
+        Stream(name=UNSURE, lease=lease, retry=soon_dead),
+        Stream(name=STEADY, lease=steady_lease or lease, retry=retry),
+    ]
+    return Topology(replace(each, transport="kafka") if each.name in carried else each for each in streams)
 
 
 def describe(envelope: Envelope, *, due: datetime | None = None) -> dict[str, Any]:

@@ -75,6 +75,18 @@ async def claim_one(bus: KafkaBus, limit: int = 10) -> Any:
     return found[0]
 
 
+async def claim_all(bus: KafkaBus, count: int) -> list[Any]:
+    """Return this many deliveries of one or more claims."""
+    found: list[Any] = []
+
+    async def claimed() -> bool:
+        found.extend(await bus.claim("orders", 10, "worker"))
+        return len(found) >= count
+
+    await eventually(claimed)
+    return found
+
+
 async def append_and_settle(bus: KafkaBus, delivery: Any) -> None:
     async with bus.transaction() as transaction:
         await append(Event(delivery.envelope.payload, delivery.envelope, 1, 1), transaction)

@@ -26,6 +26,8 @@ from kingdom.bus.outcome import Release
 from kingdom.clock import utc_now
 from tests.integration.kafka.counting import (
     Open,
+    append_and_settle,
+    claim_all,
     claim_one,
     counting,
     numbers,
@@ -122,6 +124,31 @@ async def test_a_deferred_event_and_one_that_is_not_due_wait_in_the_store(kafka_
 
         await eventually(both_wait)
         assert await numbers(bus, "a") == await numbers(bus, "b") == []
+
+
+@pytest.mark.kafka
+async def test_a_delayed_event_enters_the_outbox_after_the_events_of_its_key_before_it(kafka_bus: Open) -> None:
+    async with kafka_bus() as bus:
+        async with bus.transaction() as transaction:
+            await transaction.publish(placed(0), placed(0, "b"))
+            await transaction.publish(placed(1), at=utc_now() + timedelta(hours=1))
+            await transaction.publish(placed(2), placed(1, "b"))
+        first = await claim_all(bus, 3)
+        claimed = sorted((each.envelope.partition_key, each.envelope.payload["number"]) for each in first)
+        assert claimed == [("a", 0), ("b", 0), ("b", 1)]
+        waiting = "SELECT payload_json->'number' AS n FROM kingdom.outbox_all WHERE stream = 'orders' ORDER BY id"
+        # In the outbox, another process could run the delayed event before the first one is settled.
+        assert await rows(bus, waiting) == []
+        for delivery in first:
+            await append_and_settle(bus, delivery)
+
+        async def both_wait() -> bool:
+            await bus.claim("orders", 10, "worker")
+            found = await rows(bus, waiting)
+            return [row["n"] for row in found] == [1, 2]
+
+        await eventually(both_wait)
+        assert await numbers(bus, "a") == [0]
 
 
 @pytest.mark.kafka

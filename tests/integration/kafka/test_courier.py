@@ -184,6 +184,18 @@ async def test_events_that_a_courier_did_not_commit_are_sent_once_by_its_success
     successor.close()
 
 
+async def test_a_courier_that_hung_while_another_took_over_is_fenced_and_closes(brokers: Brokers) -> None:
+    store = uuid4()
+    hung, successor = writer(brokers, store), writer(brokers, store)
+    hung.open()
+    successor.open()
+    with pytest.raises(CourierFenced):
+        hung.send(1, (), SentPosition(1))
+    hung.close()
+    successor.send(1, (), SentPosition(1))
+    successor.close()
+
+
 def die() -> None:
     raise RuntimeError("killed")
 

@@ -166,18 +166,28 @@ class KafkaBus(PostgresBus):
         return opened
 
     async def _take_in(self, opened: Mapping[int, OpenDelivery], busy: frozenset[str]) -> list[Delivery]:
-        """Move the events that cannot run from the topic into the outbox, and return the deliveries of the others."""
+        """Move the events that cannot run from the topic into the outbox, and return the deliveries of the others.
+
+        A delayed event behind events of its key that run now returns to the topic, with the later events of its key. In
+        the outbox, another process could run it before them.
+        """
         waiting, outcomes, rest = set(busy), dict[Delivery, AnyOutcome](), list[Delivery]()
+        running, behind, returned = set[str](), set[str](), list[int]()
         for each in opened.values():
             delivery = each.delivery
             key = delivery.ordering_key[1] if delivery.ordering_key else None
             if each.event.problem:
                 outcomes[delivery] = Dead(f"the message could not be read: {each.event.problem}", "malformed")
+            elif key and (key in behind or (key in running and each.event.not_before)):
+                behind.add(key)
+                returned.append(delivery.position)
             elif each.event.not_before or key in waiting or each.partition.taken.takeovers >= _TAKEOVERS_MAX:
                 outcomes[delivery] = TakeIn()
                 waiting |= {key} if key else set()
             else:
                 rest.append(delivery)
+                running |= {key} if key else set()
+        self._batches.give_back(returned)
         if outcomes:
             async with self.transaction() as transaction:
                 await transaction.settle_all(outcomes)

@@ -1,7 +1,7 @@
 """Write events to topics: each piece in one Kafka transaction, together with the position up to which all is sent."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -97,8 +97,10 @@ class TopicWriter:
 
     def close(self) -> None:
         """Close all connections, and drop what is not sent."""
-        self._producer.purge()
-        self._producer.flush(_CLOSED_SECONDS)
+        # A writer that is fenced raises the same error again.
+        with suppress(KafkaException):
+            self._producer.purge()
+            self._producer.flush(_CLOSED_SECONDS)
         self._reader.close()
 
     def _produce(self, tick: int, event: CarriedEvent) -> None:

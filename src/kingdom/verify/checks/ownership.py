@@ -40,7 +40,7 @@ def stale_settlements(evidence: Evidence) -> Iterator[Violation]:
                 yield Violation(ViolationKind.STALE, position, detail)
     for applied in evidence.applied:
         stored = evidence.stored.get((applied["stream"], applied["event"]))
-        if stored and stored.status == "DONE" and stored.token != applied["token"]:
+        if stored and stored.status == "DONE" and stored.token not in (None, applied["token"]):
             detail = f"applied under token {applied['token']}, done under token {stored.token}"
             yield Violation(ViolationKind.STALE, str(stored.position), detail)
 

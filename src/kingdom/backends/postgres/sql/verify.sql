@@ -42,3 +42,33 @@ UNION ALL SELECT 'key row left over', stream || '/' || key FROM keyed WHERE head
 UNION ALL
 SELECT 'in flight without a lease', e.stream || '/' || e.id FROM kingdom.outbox_event e
  WHERE e.status = 'PROCESSING' AND NOT EXISTS (SELECT FROM kingdom.outbox_lease l WHERE l.token = e.lease_token);
+
+-- name: count_unfinished_carried
+-- Count open events, and carried events that neither the outbox has nor a handler has applied.
+SELECT (SELECT count(*) FROM kingdom.outbox_event WHERE processed_at IS NULL)
+     + (SELECT count(*) FROM kingdom.courier_event carried
+         WHERE NOT EXISTS (SELECT FROM kingdom.log
+                            WHERE log.type = %(applied)s AND log.data->>'stream' = carried.stream
+                              AND log.data->>'event' = carried.event_id::text)
+           AND NOT EXISTS (SELECT FROM kingdom.outbox_event event
+                            WHERE event.stream = carried.stream AND event.event_id = carried.event_id)
+           AND NOT EXISTS (SELECT FROM kingdom.outbox_archive archived
+                            WHERE archived.stream = carried.stream AND archived.event_id = carried.event_id)) AS events;
+
+-- name: unsent_events
+-- Return the carried events that are not in the last tick that a courier has reported as sent, nor in an earlier one.
+WITH last AS (
+  SELECT coalesce((SELECT tick.snapshot FROM kingdom.courier_tick tick JOIN kingdom.courier ON tick.number = sent),
+                  '1:1:') AS snapshot)
+SELECT stream, event_id::text AS event_id, partition_key, seq FROM kingdom.courier_event, last
+ WHERE NOT pg_visible_in_snapshot(xid, last.snapshot) ORDER BY seq;
+
+-- name: handled_offsets
+-- Return the ranges of offsets that the consumers have handled.
+SELECT topic, partition, ARRAY(SELECT coalesce(lower(part), 0) FROM unnest(handled) AS part ORDER BY part) AS starts,
+       ARRAY(SELECT upper(part) FROM unnest(handled) AS part ORDER BY part) AS ends
+  FROM kingdom.inbox_partition;
+
+-- name: carried_topics
+-- Return the topics of the courier.
+SELECT topic FROM kingdom.courier_topic ORDER BY topic;
