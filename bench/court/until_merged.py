@@ -13,7 +13,8 @@ from kingdom.bus.record import RecordQuery
 from kingdom.court.documents import FOLLOWUP, Assignment
 from kingdom.court.followups.records import FOLLOWUPS, Followup
 from kingdom.court.records import ASSIGNMENTS
-from kingdom.workflow.records import each_record
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.records import each_record, load_workflow
 
 GENERAL = "gen-follow"
 # A repository on GitHub with a real git directory.
@@ -25,6 +26,8 @@ TEXT = "one\ntwo\nthree\n"
 # What the text says at the end, on the base branch.
 MERGED_TEXT = "eins\nzwei\nthree!\n"
 ANSWERS = tuple(f"Answer {number}." for number in range(3))
+# The agent fills in how many prompts its session has got.
+SUMMARY = "Did what was asked in prompt {prompts}."
 _LINES = ("Say eins.", "Say zwei.", "Why three?")
 _IDENTITY = "-c user.name=Agent -c user.email=agent@localhost"
 # What the agent does in a round. The title of the round says why it started. A step may be repeated after a crash.
@@ -130,6 +133,12 @@ class FollowedPull:
             tasks = [msgspec.convert(record.doc, Assignment) async for record in records]
         return [task for task in tasks if task.type == FOLLOWUP and task.payload["number"] == self.number]
 
+    async def runs(self) -> list[Workflow]:
+        """Return the run that opened the pull request, and those of all rounds."""
+        followup = await self.followup()
+        async with self._bus.transaction() as transaction:
+            return [(await load_workflow(transaction, run))[1] for run in followup.runs]
+
     async def round(self, count: int) -> Assignment:
         """Wait until a round has ended, and return its assignment."""
 
@@ -209,7 +218,7 @@ def _package(script: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         *threads,
         '{"petition": "github.summary",'
         ' "body": {"number": {{ json payload.number }}, "body": {{ json payload.title }}}}',
-        '{"result": {"status": "success", "summary": "Did what was asked."}}',
+        f'{{"result": {{"status": "success", "summary": "{SUMMARY}"}}}}',
         json.dumps({"cost": COST}),
         '{"answer": "Did what was asked."}',
     )
