@@ -14,7 +14,7 @@ import structlog
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import RecordQuery
 from kingdom.clock import utc_now
-from kingdom.errors import IllegalTransition, Transient
+from kingdom.errors import IllegalTransition, NotFound, Transient, Unreadable
 from kingdom.ids import new_id
 from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.model.resources.mcp_server import McpServer
@@ -147,9 +147,11 @@ async def delete(where: Bus | Transaction, workflow_id: str, *, actor: str) -> W
 
 
 async def keep_files(transaction: Transaction, workflow_id: str, until: datetime, *, actor: str) -> None:
-    """Keep the files of a run until a time, even if it ends earlier. A run that is no longer stored is skipped."""
-    if await transaction.get(WORKFLOWS.name, workflow_id):
+    """Keep the files of a run until a time, even if it ends earlier. A run that cannot be read is skipped."""
+    try:
         await _take_step(transaction, workflow_id, actor, partial(operations.keep_files, until=until))
+    except (NotFound, Unreadable) as error:
+        _log.warning("the files of a run may be removed early", workflow=workflow_id, error=str(error))
 
 
 async def show(bus: Bus, workflow_id: str) -> Workflow:
