@@ -86,6 +86,15 @@ class FollowedPull:
         await self.act("check", name="unit", conclusion="failure", log="the file check is missing")
         return await self.round(1)
 
+    async def cancel_check(self) -> None:
+        """Cancel a check, and wait until it is run again."""
+        await self.act("check", name="unit", conclusion="cancelled")
+
+        async def is_rerun() -> bool:
+            return bool(await self.processes.calls("github", "POST job rerun"))
+
+        await eventually(is_rerun, f"the check of {self.number} is run again", self._seconds)
+
     async def push_foreign_commit(self) -> str:
         """Let the reviewer push a commit to the branch, and return it."""
         commit = self._commit((await self.followup()).head, "notes", "A note of the reviewer.\n")

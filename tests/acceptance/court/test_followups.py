@@ -50,6 +50,7 @@ async def test_a_ticket_is_followed_until_its_pull_request_is_merged(court: Cour
     first = await pull.followup()
     assert pull.show("text", first.head) == TEXT.strip()
 
+    await pull.cancel_check()
     task = await pull.fail_check()
     fixed = await pull.followup()
     assert pull.show("check", fixed.head) == task.payload["title"]
@@ -75,6 +76,7 @@ async def test_a_ticket_is_followed_until_its_pull_request_is_merged(court: Cour
     assert ended.rounds == {"review": 1, "checks": 1, "conflicts": 1}
     assert ended.cost_usd == pytest.approx(3 * COST)
     assert len(await court.processes.calls("github", "mutation updateRefs")) == 3
+    assert len(await court.processes.calls("github", "POST job rerun")) == 1
     assert len(await court.processes.calls("github", "POST issue comment")) == 1
     assert len(await court.processes.calls("github", "PATCH issue comment")) == 2
     assert pull.show("text", "main") == MERGED_TEXT.strip()

@@ -58,9 +58,10 @@ class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id
 
     `opened_by` is the assignment that opened the pull request, `head` the last commit that Kingdom pushed, and
     `branch_head` the head of the branch that was last seen, or "" if none was. `failing` are the checks that failed
-    before the last round about checks, and `waiting` what the next round is about. `cost_usd` is the cost of all
-    rounds, and `granted_at_usd` the part of it that was spent when a person last granted more. `stranger` is who caused
-    the run that opened the pull request, if the policy of the General does not name this person.
+    before the last round about checks, `rerun_head` is the last commit whose checks were run again, and `waiting` is
+    what the next round is about. `cost_usd` is the cost of all rounds, and `granted_at_usd` the part of it that was
+    spent when a person last granted more. `stranger` is who caused the run that opened the pull request, if the policy
+    of the General does not name this person.
     """
 
     id: str
@@ -90,6 +91,7 @@ class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id
     runs: tuple[str, ...] = ()
     branch_head: str = ""
     stranger: str = ""
+    rerun_head: str = ""
 
     @property
     def has_foreign_head(self) -> bool:
