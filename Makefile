@@ -18,7 +18,7 @@ WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 # Tests create and sync hundreds of thousands of small files, which is much faster in memory. Each worker needs 1.5 GB.
 MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt $$((1500000 * $(WORKERS))) 2>/dev/null && echo /dev/shm)
 IN_MEMORY := $(if $(MEMORY),TMPDIR=$(MEMORY))
-.PHONY: setup check static format format-check lint types layers docs test test-web proof bench soak chaos crash-sweep
+.PHONY: setup check static format format-check lint types layers docs test test-web test-agents proof bench soak chaos crash-sweep
 
 setup: $(filter .uv/bin/uv,$(UV))
 	$(UV) sync --all-extras --locked
@@ -62,6 +62,9 @@ test:
 
 # The pages in Chromium, as people use them.
 test-web: proof-web
+
+# Claude Code and the agents of other vendors, with a model that follows a script.
+test-agents: proof-agents
 
 # All tests that are not in the gate, or one part of them: make proof PART=pages.
 proof:

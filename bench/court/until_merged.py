@@ -13,7 +13,8 @@ from kingdom.bus.record import RecordQuery
 from kingdom.court.documents import FOLLOWUP, Assignment
 from kingdom.court.followups.records import FOLLOWUPS, Followup
 from kingdom.court.records import ASSIGNMENTS
-from kingdom.workflow.records import each_record
+from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.records import each_record, load_workflow
 
 GENERAL = "gen-follow"
 # A repository on GitHub with a real git directory.
@@ -25,6 +26,8 @@ TEXT = "one\ntwo\nthree\n"
 # What the text says at the end, on the base branch.
 MERGED_TEXT = "eins\nzwei\nthree!\n"
 ANSWERS = tuple(f"Answer {number}." for number in range(3))
+# The agent fills in how many prompts its session has got.
+SUMMARY = "Did what was asked in prompt {prompts}."
 _LINES = ("Say eins.", "Say zwei.", "Why three?")
 _IDENTITY = "-c user.name=Agent -c user.email=agent@localhost"
 # What the agent does in a round. The title of the round says why it started. A step may be repeated after a crash.
@@ -83,6 +86,15 @@ class FollowedPull:
         await self.act("check", name="unit", conclusion="failure", log="the file check is missing")
         return await self.round(1)
 
+    async def cancel_check(self) -> None:
+        """Cancel a check, and wait until it is run again."""
+        await self.act("check", name="unit", conclusion="cancelled")
+
+        async def is_rerun() -> bool:
+            return bool(await self.processes.calls("github", "POST job rerun"))
+
+        await eventually(is_rerun, f"the check of {self.number} is run again", self._seconds)
+
     async def push_foreign_commit(self) -> str:
         """Let the reviewer push a commit to the branch, and return it."""
         commit = self._commit((await self.followup()).head, "notes", "A note of the reviewer.\n")
@@ -129,6 +141,12 @@ class FollowedPull:
             records = each_record(transaction, RecordQuery(kind=ASSIGNMENTS.name))
             tasks = [msgspec.convert(record.doc, Assignment) async for record in records]
         return [task for task in tasks if task.type == FOLLOWUP and task.payload["number"] == self.number]
+
+    async def runs(self) -> list[Workflow]:
+        """Return the run that opened the pull request, and those of all rounds."""
+        followup = await self.followup()
+        async with self._bus.transaction() as transaction:
+            return [(await load_workflow(transaction, run))[1] for run in followup.runs]
 
     async def round(self, count: int) -> Assignment:
         """Wait until a round has ended, and return its assignment."""
@@ -209,7 +227,7 @@ def _package(script: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         *threads,
         '{"petition": "github.summary",'
         ' "body": {"number": {{ json payload.number }}, "body": {{ json payload.title }}}}',
-        '{"result": {"status": "success", "summary": "Did what was asked."}}',
+        f'{{"result": {{"status": "success", "summary": "{SUMMARY}"}}}}',
         json.dumps({"cost": COST}),
         '{"answer": "Did what was asked."}',
     )

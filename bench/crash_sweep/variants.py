@@ -25,6 +25,7 @@ from kingdom.soldiers.host.replies import HostContext
 from kingdom.soldiers.workplace.agent_environment import Workplace
 from kingdom.workflow.model.messages.answers import TranscriptFinding
 from kingdom.workflow.model.messages.commands import StartAgent
+from kingdom.workflow.model.references import SessionRef
 from kingdom.workflow.records import HOSTS
 
 
@@ -63,10 +64,14 @@ def forget_session() -> None:
     launch = command_handlers._launch
 
     async def launch_new_session(
-        context: HostContext, command_input: CommandInput[StartAgent], workplace: Workplace, stack: AsyncExitStack
+        context: HostContext,
+        command_input: CommandInput[StartAgent],
+        workplace: Workplace,
+        stack: AsyncExitStack,
+        _earlier: SessionRef | None,
     ) -> Launch:
         command = msgspec.structs.replace(command_input.command, session=None)
-        return await launch(context, replace(command_input, command=command), workplace, stack)
+        return await launch(context, replace(command_input, command=command), workplace, stack, None)
 
     put_in_place(command_handlers, "_launch", launch_new_session)
 

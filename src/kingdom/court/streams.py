@@ -1,5 +1,6 @@
 """The notices that roles send each other over the bus. Most notices have only the id of a record with the details."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -63,6 +64,20 @@ class PetitionGranted(_Notice, frozen=True, kw_only=True):
     commands: tuple[str, ...] = ()
 
 
+class CheckRerunDue(_Notice, frozen=True, kw_only=True):
+    """A check of a followed pull request was cancelled or timed out, and should be run again.
+
+    `event_id` is the event that reported it, and `suite` the id of its suite, if it is known.
+    """
+
+    event_id: str
+    repo: str
+    check_id: int
+    name: str
+    suite: int | None
+    is_job: bool
+
+
 class PetitionSettled(_Notice, frozen=True, kw_only=True):
     """A petition was performed or failed permanently.
 
@@ -116,6 +131,7 @@ PETITION_GRANTED = {
     "github": EventType(name="GithubPetitionGranted", payload=PetitionGranted),
     "jira": EventType(name="JiraPetitionGranted", payload=PetitionGranted),
 }
+CHECK_RERUN_DUE = EventType(name="CheckRerunDue", payload=CheckRerunDue)
 PETITION_SETTLED = EventType(name="PetitionSettled", payload=PetitionSettled)
 PETITIONS_DUE = EventType(name="PetitionsDue", payload=PetitionsDue)
 
@@ -192,6 +208,24 @@ def petition_granted(granted: PetitionGranted) -> Envelope:
         partition_key=granted.assignment_id,
         aggregate_type="Petition",
         aggregate_id=granted.petition_id,
+    )
+
+
+def check_rerun_due(event_id: str, repo: str, check: Mapping[str, Any]) -> Envelope:
+    """Return the notice that a check should be run again."""
+    return CHECK_RERUN_DUE.envelope(
+        CheckRerunDue(
+            event_id=event_id,
+            repo=repo,
+            check_id=check["id"],
+            name=check["name"],
+            suite=check["suite"],
+            is_job=check["is_job"],
+        ),
+        stream=PETITION_STREAM.name,
+        partition_key=f"{repo}/{check['id']}",
+        aggregate_type="ExternalEvent",
+        aggregate_id=event_id,
     )
 
 

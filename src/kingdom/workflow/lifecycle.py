@@ -4,6 +4,7 @@ If `where` is a bus, an operation opens its own transaction. If `where` is a tra
 """
 
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -12,11 +13,12 @@ import structlog
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import RecordQuery
 from kingdom.clock import utc_now
-from kingdom.errors import IllegalTransition, Transient
+from kingdom.errors import IllegalTransition, NotFound, Transient, Unreadable
 from kingdom.ids import new_id
 from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.model.resources.mcp_server import McpServer
 from kingdom.workflow.model.resources.template import WorkflowTemplate
+from kingdom.workflow.model.run.continuation import Continuation, find_session
 from kingdom.workflow.model.run.workflow import Placement, Workflow
 from kingdom.workflow.model.status import WORKFLOW, WorkflowStatus
 from kingdom.workflow.model.steps import modify as modifying
@@ -59,9 +61,12 @@ async def run(
     name: str = "",
     requester: str = "",
     general: str = "",
+    continuation: Continuation | None = None,
 ) -> Workflow:
     """Create a run from a template object and start it, all in one transaction."""
     step = operations.create(template, workflow_id, utc_now(), name=name, requester=requester, general=general)
+    if continuation:
+        await _take_over_session(transaction, step, continuation, actor)
     await _ensure_host(transaction, step)
     operations.start(step)
     await _check_resources(transaction, step.workflow)
@@ -138,6 +143,14 @@ async def release(where: Bus | Transaction, workflow_id: str, *, actor: str) -> 
 async def delete(where: Bus | Transaction, workflow_id: str, *, actor: str) -> Workflow:
     """Delete a finished run and release its checkouts."""
     return await _take_step(where, workflow_id, actor, operations.delete)
+
+
+async def keep_files(transaction: Transaction, workflow_id: str, until: datetime, *, actor: str) -> None:
+    """Keep the files of a run until a time, even if it ends earlier. A run that cannot be read is skipped."""
+    try:
+        await _take_step(transaction, workflow_id, actor, partial(operations.keep_files, until=until))
+    except (NotFound, Unreadable) as error:
+        _log.warning("the files of a run may be removed early", workflow=workflow_id, error=str(error))
 
 
 async def show(bus: Bus, workflow_id: str) -> Workflow:
@@ -240,6 +253,18 @@ async def _take_step(
         return workflow
 
     return await run_transaction(where, act)
+
+
+async def _take_over_session(transaction: Transaction, step: Step, continuation: Continuation, actor: str) -> None:
+    """Let a new run go on in the session of an earlier run, if that run still has one."""
+    operations.keep_files(step, continuation.kept_until)
+    record = await transaction.get(WORKFLOWS.name, continuation.workflow_id)
+    earlier = Step(Workflow.read(record.doc), at=step.at) if record else None
+    session = find_session(earlier.workflow) if earlier else None
+    if earlier and session:
+        operations.continue_session(step, session, continuation.query)
+        operations.hand_over_session(earlier, step.workflow.id)
+        await save_step(transaction, earlier, record, actor)
 
 
 async def _ensure_host(transaction: Transaction, step: Step) -> None:

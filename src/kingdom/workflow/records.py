@@ -41,7 +41,7 @@ _KEPT = timedelta(days=90)
 # Documents of agents are kept as long as the longest run may need them.
 _DOCUMENTS_KEPT = timedelta(days=365)
 _LOST_HOSTS_KEPT = timedelta(days=30)
-# For this time after the end of a run, people can still inspect its checkouts.
+# For this time after the files of an ended run are needed, people can still inspect its checkouts.
 TREES_KEPT = timedelta(hours=24)
 _RELEASE_RETRY_AFTER = timedelta(hours=24)
 
@@ -144,6 +144,18 @@ async def load_workflow(transaction: Transaction, workflow_id: str) -> tuple[Rec
     """Return a run and its record."""
     record = await _existing(transaction, WORKFLOWS.name, workflow_id)
     return record, Workflow.read(record.doc)
+
+
+async def is_session_in_use(transaction: Transaction, workflow: Workflow) -> bool:
+    """Return whether a later run that has not ended goes on with the session of a run, so it may need its files."""
+    while workflow.continued_by:
+        record = await transaction.get(WORKFLOWS.name, workflow.continued_by)
+        if record is None:
+            return False
+        workflow = Workflow.read(record.doc)
+        if not workflow.is_over:
+            return True
+    return False
 
 
 async def save_step(
@@ -279,11 +291,7 @@ def _state(resource: WorkflowTemplate | Git | McpServer) -> str:
 
 def _indexed(workflow: Workflow) -> dict[str, str]:
     # A host lists its runs. It has nothing to do for an ended run, so such a run is not listed.
-    return {"host": workflow.placement.host} if workflow.placement and not _is_over(workflow) else {}
-
-
-def _is_over(workflow: Workflow) -> bool:
-    return workflow.status in WORKFLOW.final or workflow.deleted_at is not None
+    return {"host": workflow.placement.host} if workflow.placement and not workflow.is_over else {}
 
 
 def _due(step: Step) -> datetime | None:
@@ -296,7 +304,7 @@ def _release_due(step: Step) -> datetime | None:
     """Return the time at which the checkouts of an ended run are released, or a failed release is retried."""
     workflow = step.workflow
     has_checkout = any(tree.status is WorkTreeStatus.READY for tree in workflow.work_trees)
-    if workflow.ended_at and has_checkout and not workflow.deleted_at:
-        return workflow.ended_at + TREES_KEPT
+    if workflow.needed_until and has_checkout and not workflow.deleted_at:
+        return workflow.needed_until + TREES_KEPT
     failed = any(tree.status is WorkTreeStatus.PENDING_RELEASE and not tree.releasing for tree in workflow.work_trees)
-    return step.at + _RELEASE_RETRY_AFTER if failed and _is_over(workflow) else None
+    return step.at + _RELEASE_RETRY_AFTER if failed and workflow.is_over else None

@@ -87,7 +87,10 @@ async def finish_stop_on_lost_host(transaction: Transaction, step: Step) -> None
 
 
 async def choose_host_for(transaction: Transaction, workflow: Workflow) -> Host | None:
-    """Return the host for a run: its own host if that is up, otherwise another host that can get its checkpoints."""
+    """Return the host for a run: its own host if that is up, otherwise another host that can get its checkpoints.
+
+    A host with the session that the run continues is preferred if it takes runs. A lost one is never waited for.
+    """
     placement = workflow.placement
     if placement:
         _, own = await find_host(transaction, placement.host)
@@ -95,6 +98,10 @@ async def choose_host_for(transaction: Transaction, workflow: Workflow) -> Host 
             return own
         if not await _can_move(transaction, workflow, {}):
             return None
+    if workflow.continues:
+        _, earlier = await find_host(transaction, workflow.continues.host)
+        if earlier and earlier.takes_runs:
+            return earlier
     return choose_host(await known_hosts(transaction), workflow.id)
 
 

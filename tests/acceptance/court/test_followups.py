@@ -14,12 +14,14 @@ from bench.court.until_merged import (
     MERGED_TEXT,
     REPO,
     REVIEWER,
+    SUMMARY,
     TEXT,
     FollowedPull,
     open_pull,
     prepare_github,
     write_general,
 )
+from kingdom.workflow.model.run.work import session_of, soldier_of
 from tests.acceptance.court.court import Court
 from tests.acceptance.court.opening import empty_court
 from tests.patience import PATIENCE_SECONDS
@@ -48,6 +50,7 @@ async def test_a_ticket_is_followed_until_its_pull_request_is_merged(court: Cour
     first = await pull.followup()
     assert pull.show("text", first.head) == TEXT.strip()
 
+    await pull.cancel_check()
     task = await pull.fail_check()
     fixed = await pull.followup()
     assert pull.show("check", fixed.head) == task.payload["title"]
@@ -73,9 +76,25 @@ async def test_a_ticket_is_followed_until_its_pull_request_is_merged(court: Cour
     assert ended.rounds == {"review": 1, "checks": 1, "conflicts": 1}
     assert ended.cost_usd == pytest.approx(3 * COST)
     assert len(await court.processes.calls("github", "mutation updateRefs")) == 3
+    assert len(await court.processes.calls("github", "POST job rerun")) == 1
     assert len(await court.processes.calls("github", "POST issue comment")) == 1
     assert len(await court.processes.calls("github", "PATCH issue comment")) == 2
     assert pull.show("text", "main") == MERGED_TEXT.strip()
+    await assert_one_session(pull)
+
+
+async def assert_one_session(pull: FollowedPull) -> None:
+    """Check that all rounds ran in the session that opened the pull request, each as another soldier."""
+    runs = await pull.runs()
+    tokens = [run.works[0].agent.session or "" for run in runs]
+    assert len(runs) == 4
+    assert len({session_of(token) for token in tokens}) == 1
+    assert len({soldier_of(token) for token in tokens}) == 4
+    assert [run.works[0].agent.continued for run in runs] == [None, True, True, True]
+    summaries = [(run.works[0].result or {})["summary"] for run in runs[1:]]
+    assert summaries == [SUMMARY.replace("{prompts}", str(prompt)) for prompt in (2, 3, 4)]
+    ended = await pull.followup()
+    assert {run.kept_until for run in runs} == {ended.ended_at}
 
 
 async def test_an_agent_that_fixes_nothing_is_stopped_and_a_person_is_asked(court: Court) -> None:

@@ -70,6 +70,7 @@ async def run_agent(folder: Path, command: str, path: list[str]) -> str:
         folders=folders,
         run_checkouts=RunCheckouts(folders.repositories),
         workflow_id="wf-1",
+        home_run="wf-1",
         space=space,
         checkouts=(),
         environment=ENVIRONMENT,

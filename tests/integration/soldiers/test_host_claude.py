@@ -1,5 +1,7 @@
 """Claude Code on a host: in the sandbox, through the model proxy, with its tools, against a model stub."""
 
+import json
+import shutil
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,6 +15,7 @@ from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.model.steps.operations import Continue
 from tests.fakes.model.stub import ModelStub
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work
+from tests.integration.soldiers.test_host_continuation import NEW, SAME, continue_run, prompt, session
 
 pytestmark = [
     pytest.mark.parametrize("backend", ["files"], indirect=True),
@@ -98,3 +101,35 @@ async def test_a_report_that_needs_a_person_waits_for_one_and_nothing_is_done_tw
     ended = await scene.until(run, WorkflowStatus.FAILED)
     tree = scene.folders().checkout(run.id, ended.work_trees[0].id)
     assert (tree / "count.txt").read_text() == "once\n"
+
+
+async def test_claude_goes_on_in_the_session_of_an_earlier_run(
+    scene: HostScene, agent_environment: AgentEnvironment, stub: ModelStub
+) -> None:
+    host = await scene.start_host(client=ClaudeAgentClient(), agent_environment=agent_environment)
+    result = {"result": {"status": "success", "summary": "It is written."}}
+    first = await scene.begin(work("write", task({"write": f"{APP}/first.txt", "text": "1"}, result, {"cost": 0.5})))
+    first = await scene.until(first, WorkflowStatus.COMPLETED)
+    await scene.stop_host(host)
+    await scene.start_host(client=ClaudeAgentClient(), agent_environment=agent_environment)
+    asked_before = len(stub.asked)
+    run = await continue_run(scene, first, result, {"cost": 0.25})
+    done = await scene.until(run, WorkflowStatus.COMPLETED)
+    assert (session(done), prompt(scene, done)) == (session(first), f"{SAME} {{prompts}}")
+    assert done.cost_usd == pytest.approx(0.25, rel=0.05)
+    later = json.dumps([served.body["messages"] for served in stub.asked[asked_before:]])
+    assert "first.txt" in later, "the model sees what happened in the earlier run"
+    assert f"{NEW} {{prompts}}" not in later
+    assert str(scene.space(first, first.works[0])) in later
+
+
+async def test_claude_begins_a_new_session_if_its_own_file_of_the_earlier_one_is_gone(
+    scene: HostScene, agent_environment: AgentEnvironment
+) -> None:
+    await scene.start_host(client=ClaudeAgentClient(), agent_environment=agent_environment)
+    result = {"result": {"status": "success", "summary": "It is written."}}
+    first = await scene.begin(work("write", task({"write": f"{APP}/first.txt", "text": "1"}, result)))
+    first = await scene.until(first, WorkflowStatus.COMPLETED)
+    shutil.rmtree(scene.folders().home(first.id))
+    done = await scene.until(await continue_run(scene, first, result), WorkflowStatus.COMPLETED)
+    assert (session(done) == session(first), prompt(scene, done)) == (False, f"{NEW} {{prompts}}")

@@ -46,6 +46,7 @@ class HostSetup:
             folders=self.folders,
             run_checkouts=RunCheckouts(self.folders.directory / "repositories"),
             workflow_id="wf-1",
+            home_run="wf-1",
             space=self.space,
             checkouts=(),
             environment=ENVIRONMENT,

@@ -129,7 +129,16 @@ async def test_the_event_loop_is_not_blocked_while_a_work_space_is_removed(
     accepted = Record(kind="command", id="c1", state="accepted", indexed={"host": "host-a"}, doc={})
     await COMMAND_HANDLERS[commands.RollBack](
         context,
-        CommandInput(command=command, accepted=accepted, general="g", work=None, ended=False, trees={}, reports={}),
+        CommandInput(
+            command=command,
+            accepted=accepted,
+            general="g",
+            work=None,
+            home_run="wf-1",
+            ended=False,
+            trees={},
+            reports={},
+        ),
     )
     assert seen == [True]
 

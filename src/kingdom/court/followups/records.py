@@ -14,6 +14,7 @@ from kingdom.court.followups.polls import PULL_POLLS, PullPollState, put_poll
 from kingdom.court.questions import close_question
 from kingdom.court.records import ENDED
 from kingdom.errors import NotFound
+from kingdom.workflow.lifecycle import keep_files
 
 # How long an ended followup is stored.
 _RETENTION = timedelta(days=30)
@@ -57,9 +58,10 @@ class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id
 
     `opened_by` is the assignment that opened the pull request, `head` the last commit that Kingdom pushed, and
     `branch_head` the head of the branch that was last seen, or "" if none was. `failing` are the checks that failed
-    before the last round about checks, and `waiting` what the next round is about. `cost_usd` is the cost of all
-    rounds, and `granted_at_usd` the part of it that was spent when a person last granted more. `stranger` is who caused
-    the run that opened the pull request, if the policy of the General does not name this person.
+    before the last round about checks, `rerun_head` is the last commit whose checks were run again, and `waiting` is
+    what the next round is about. `cost_usd` is the cost of all rounds, and `granted_at_usd` the part of it that was
+    spent when a person last granted more. `stranger` is who caused the run that opened the pull request, if the policy
+    of the General does not name this person.
     """
 
     id: str
@@ -89,6 +91,7 @@ class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id
     runs: tuple[str, ...] = ()
     branch_head: str = ""
     stranger: str = ""
+    rerun_head: str = ""
 
     @property
     def has_foreign_head(self) -> bool:
@@ -183,6 +186,7 @@ async def follow_pull_request(transaction: Transaction, followup: Followup) -> N
     poll = await transaction.get(PULL_POLLS.name, followup.id)
     await put_poll(transaction, followup.id, poll, PullPollState(), followup.created_at)
     await log_followup(transaction, followup, FollowupMoment.STARTED, actor=followup.general)
+    await _keep_files(transaction, followed, followup.ends_at, actor=followup.general)
 
 
 async def record_push(transaction: Transaction, repo: str, number: int, head: str, at: datetime) -> None:
@@ -211,7 +215,17 @@ async def end_followup(
     ended = msgspec.structs.replace(followup, state=FollowupState.ENDED, reason=reason, ended_at=at)
     await save_followup(transaction, ended, record)
     await log_followup(transaction, ended, FollowupMoment.ENDED, actor=actor, reason=reason)
+    await _keep_files(transaction, ended, at, actor=actor)
     return ended
+
+
+async def _keep_files(transaction: Transaction, followup: Followup, until: datetime, *, actor: str) -> None:
+    """Keep the files of all runs of a followup until a time, or longer if a run opened other pull requests."""
+    found = await transaction.find(RecordQuery(kind=FOLLOWUPS.name, index="opened_by", value=followup.opened_by))
+    others = [other for other in read_documents(found, Followup) if other.id != followup.id]
+    for run in followup.runs:
+        shared = [other.ended_at or other.ends_at for other in others if run in other.runs]
+        await keep_files(transaction, run, max([until, *shared]), actor=actor)
 
 
 async def log_followup(

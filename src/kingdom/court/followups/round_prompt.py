@@ -15,12 +15,17 @@ _REPORTS_MAX = 10
 _REPORT_LENGTH_MAX = 2_000
 # The limit of all review texts together. Quoting makes them at most twice as long, which fits into a prompt.
 _REVIEWS_BYTES_MAX = 64 * 1024
-_BEGIN = """\
-# Work on pull request {{ payload.number }} of {{ repo }}
-
+_TITLE = "# Work on pull request {{ payload.number }} of {{ repo }}\n"
+_NEW_SESSION = """\
 An earlier session opened this pull request. Your checkout is at the head of its branch, {{ payload.branch }}, with the
 commits that other people added. Do what is asked below and nothing else, and open no other pull request.
-
+"""
+_SAME_SESSION = """\
+You have worked on this pull request in this session. Your working folder is the same, but its links lead to a new
+checkout. It is at the head of the branch {{ payload.branch }}, with the commits that other people added, so read a file
+again before you change it. Do what is asked below and nothing else, and open no other pull request.
+"""
+_TOOLS = """\
 You have no credentials. Use the tool `petition`:
 
 - If you change files, petition `github.push` with `number` {{ payload.number }}, so that the change reaches the branch.
@@ -110,10 +115,10 @@ def _cut(text: str, length: int) -> str:
     return f"{whole[:length].decode(errors='ignore')}\n[Cut here: the text has {len(whole)} bytes.]"
 
 
-def round_template(package: Package, payload: Mapping[str, Any]) -> WorkflowTemplate:
+def round_template(package: Package, payload: Mapping[str, Any], *, same_session: bool = False) -> WorkflowTemplate:
     """Return the template of a round: the last Work of the General, with the prompt of the round."""
     follow = package.general.follow
-    query = round_query(payload, follow.instructions if follow else "")
+    query = round_query(payload, follow.instructions if follow else "", same_session=same_session)
     work = msgspec.structs.replace(
         package.template.works[-1], name="round", tasks=(TaskDefinition(query=query),), pause_after=False
     )
@@ -133,16 +138,24 @@ def on_branch(template: WorkflowTemplate, git_ids: set[str], branch: str) -> Wor
     return msgspec.structs.replace(template, works=works, git_refs=changed(template.git_refs))
 
 
-def round_query(payload: Mapping[str, Any], instructions: str) -> str:
-    """Return the prompt of a round. Every text from outside is a placeholder, so it stays data."""
-    return "\n".join([_BEGIN, *_parts(payload), *([f"\n{instructions}"] if instructions else [])])
+def round_query(payload: Mapping[str, Any], instructions: str, *, same_session: bool = False) -> str:
+    """Return the prompt of a round. Every text from outside is a placeholder, so it stays data.
+
+    In the `same_session` the agent remembers what happened before, so the prompt does not repeat it.
+    """
+    begin = [_TITLE, _SAME_SESSION if same_session else _NEW_SESSION, _TOOLS]
+    reports = () if same_session else _reports(payload)
+    return "\n".join([*begin, *reports, *_parts(payload), *([f"\n{instructions}"] if instructions else [])])
 
 
-def _parts(payload: Mapping[str, Any]) -> Iterator[str]:
+def _reports(payload: Mapping[str, Any]) -> Iterator[str]:
     if payload["reports"]:
         yield _REPORTS
         for number, _ in enumerate(payload["reports"]):
             yield f"\n{{{{ quote payload.reports.{number} }}}}"
+
+
+def _parts(payload: Mapping[str, Any]) -> Iterator[str]:
     if payload["conflicts"]:
         yield _CONFLICT
     if payload["failing"]:

@@ -19,6 +19,8 @@ CHANGES_REQUESTED = "changes_requested"
 SUCCESS, FAILURE = "success", "failure"
 # Why an event that waited starts no round.
 SETTLED = "a later commit or event has settled it"
+# The outcome of an event whose checks are run again, and its reason.
+RERUN, RERUN_REASON = "rerun", "its cancelled and timed-out checks are run again once"
 WRITERS = frozenset({"admin", "maintain", "write"})
 _BOT = "[bot]"
 _ENDS = {MERGED: "it was merged", CLOSED: "it was closed without a merge"}
@@ -85,6 +87,18 @@ def reason_of(event: ExternalEvent) -> RoundReason | None:
     if event.type == CHECKS_COMPLETED:
         return RoundReason.CHECKS if event.payload.get("conclusion") == FAILURE else None
     return RoundReason.CONFLICTS if event.type == CONFLICT else None
+
+
+def checks_to_rerun(followup: Followup, event: ExternalEvent) -> list[dict[str, Any]]:
+    """Return the checks of an event to run again before they count as failed.
+
+    This happens once for each commit that Kingdom pushed, and only if every failed check was cancelled or timed out.
+    """
+    interrupted, failing = event.payload.get("interrupted") or [], event.payload.get("failing") or []
+    is_new = event.payload.get("commit") == followup.head != followup.rerun_head
+    if event.type != CHECKS_COMPLETED or not is_new or followup.has_foreign_head or len(interrupted) < len(failing):
+        return []
+    return list(interrupted)
 
 
 def is_replaced(older: ExternalEvent, newer: ExternalEvent, head: str) -> bool:

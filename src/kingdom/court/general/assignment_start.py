@@ -10,6 +10,7 @@ from kingdom.bus.port import Transaction
 from kingdom.chronicle.catalog import log_event
 from kingdom.chronicle.events import AssignmentStarted
 from kingdom.court.documents import FOLLOWUP, RESUME, Assignment, AssignmentStatus, ExternalEvent, title_of
+from kingdom.court.followups.records import find_followup
 from kingdom.court.followups.round_prompt import on_branch, round_template
 from kingdom.court.general.assignment_end import end_assignment
 from kingdom.court.general.context import COURT_REQUESTER, GeneralContext, run_id_of
@@ -25,6 +26,7 @@ from kingdom.errors import IllegalTransition, Misconfigured, NotFound, Permanent
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.resources.git import Git, unique_name
 from kingdom.workflow.model.resources.template import OverBudget, WorkflowTemplate
+from kingdom.workflow.model.run.continuation import Continuation
 from kingdom.workflow.model.run.workflow import QuestionTopic, Workflow
 from kingdom.workflow.model.status import OPERATIONS, WORKFLOW, WorkflowStatus
 from kingdom.workflow.model.steps.operations import Auto, Continue
@@ -88,7 +90,9 @@ async def retry_assignment(
 async def _start_run(
     context: GeneralContext, transaction: Transaction, assignment: Assignment, package: Package
 ) -> None:
-    rendered = await _rendered_template(transaction, assignment, package)
+    is_round = assignment.type == FOLLOWUP
+    chosen = round_template(package, assignment.payload) if is_round else package.template
+    rendered = await _rendered_template(transaction, assignment, package, chosen)
     template = with_budget(rendered, assignment, package.general.policy)
     name = title_of(assignment.payload) or assignment.type
     general = assignment.target_general
@@ -100,6 +104,7 @@ async def _start_run(
         name=name,
         requester=COURT_REQUESTER,
         general=general,
+        continuation=await _continuation(transaction, assignment, package) if is_round else None,
     )
     if context.directory:
         write_prompts(transaction, context.directory, assignment.root_id, workflow)
@@ -145,14 +150,28 @@ def with_budget(template: WorkflowTemplate, assignment: Assignment, policy: Gene
     return msgspec.structs.replace(template, policy=limited)
 
 
-async def _rendered_template(transaction: Transaction, assignment: Assignment, package: Package) -> WorkflowTemplate:
-    """Return the template of a General, rendered with the values of the assignment's event."""
+async def _continuation(transaction: Transaction, assignment: Assignment, package: Package) -> Continuation | None:
+    """Return the run whose session a round continues, and the prompt for that session."""
+    found = await find_followup(transaction, assignment.followup)
+    if found is None:
+        return None
+    template = round_template(package, assignment.payload, same_session=True)
+    rendered = await _rendered_template(transaction, assignment, package, template)
+    return Continuation(
+        workflow_id=assignment.payload["continues"],
+        query=rendered.works[0].tasks[0].query,
+        kept_until=found[1].ended_at or found[1].ends_at,
+    )
+
+
+async def _rendered_template(
+    transaction: Transaction, assignment: Assignment, package: Package, template: WorkflowTemplate
+) -> WorkflowTemplate:
+    """Return a template of a General, rendered with the values of the assignment's event."""
     found = await transaction.get(EVENTS.name, assignment.cause_id)
     event = msgspec.convert(found.doc, ExternalEvent) if found else None
     repo = assignment.repo or package.general.default_repo or ""
     memory = load_memory(Path(package.directory), repo, package.general.memory)
-    is_round = assignment.type == FOLLOWUP
-    template = round_template(package, assignment.payload) if is_round else package.template
     results = await load_prompt_results(transaction, assignment, repo) if needs_results(template) else None
     context = prompt_context(assignment, event, repo=repo, memory=memory, results=results)
     git_of = await git_finder(transaction) if needs_repo(template) else unique_name
@@ -162,7 +181,7 @@ async def _rendered_template(transaction: Transaction, assignment: Assignment, p
         for work in template.works
     )
     gits = [(await load_resource(transaction, Git, git_id))[1] for git_id in template.git_ids()]
-    if is_round:
+    if assignment.type == FOLLOWUP:
         own = {git.id for git in gits if git.matches(repo)}
         template = on_branch(template, own, str(assignment.payload["branch"]))
     return with_base_branches(msgspec.structs.replace(template, works=works), gits)

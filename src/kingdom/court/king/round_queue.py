@@ -16,7 +16,14 @@ from kingdom.court.followups.records import (
     followup_id,
     save_followup,
 )
-from kingdom.court.followups.rules import CHECKS_COMPLETED, is_replaced, reason_of
+from kingdom.court.followups.rules import (
+    CHECKS_COMPLETED,
+    RERUN,
+    RERUN_REASON,
+    checks_to_rerun,
+    is_replaced,
+    reason_of,
+)
 from kingdom.court.king.context import KingContext
 from kingdom.court.king.outcomes import complete_event
 from kingdom.court.king.waiting_queue import (
@@ -33,6 +40,7 @@ from kingdom.court.king.waiting_queue import (
 )
 from kingdom.court.package import FollowPolicy
 from kingdom.court.records import ASSIGNMENTS, EVENTS, save
+from kingdom.court.streams import check_rerun_due
 from kingdom.workflow.records import each_record
 
 # The outcome of an event that became part of a round or needed none.
@@ -64,6 +72,12 @@ async def take_followup_event(
             await save_followup(transaction, followup, followup_record)
         return False
     policy = context.follow_policy(followup.general) or FollowPolicy()
+    if policy.checks.rounds and (reruns := checks_to_rerun(followup, event)):
+        followup = msgspec.structs.replace(followup, rerun_head=followup.head)
+        await save_followup(transaction, followup, followup_record)
+        await transaction.publish(*(check_rerun_due(event.id, followup.repo, each) for each in reruns))
+        await complete_event(transaction, record, event, RERUN, RERUN_REASON)
+        return True
     entry = _entry(followup, event, now, "a round waits for more news")
     entry_id = await add_entry(transaction, entry, HELD, due_at=now + timedelta(seconds=policy.debounce_seconds))
     queued = msgspec.structs.replace(followup, waiting=(*followup.waiting, RoundEntry(id=entry_id, reason=reason)))

@@ -30,7 +30,6 @@ from kingdom.court.package import FollowPolicy
 from kingdom.court.records import CURRENT, receive_event
 from kingdom.court.sentinel.pull_api import PullApi, convert_all
 from kingdom.court.sentinel.pull_replies import (
-    FAILED,
     CheckRun,
     CheckSuite,
     CommitStatus,
@@ -277,7 +276,7 @@ async def _read_checks(api: PullApi, followup: Followup, found: _Findings, now: 
 async def _checks_events(
     api: PullApi, followup: Followup, state: PullPollState, runs: Sequence[CheckRun], statuses: Any, now: datetime
 ) -> list[ExternalEvent]:
-    details = await api.check_details([run for run in runs if run.conclusion in FAILED])
+    details = await api.check_details([run for run in runs if run.is_failed])
     if statuses is None and state.statuses:
         api.etags.pop("status", None)
         statuses = await api.statuses(state.head)

@@ -19,8 +19,10 @@ from kingdom.court.sentinel.untrusted import NAME_MAX, TEXT_MAX, URL_MAX, clean_
 
 # The conclusions of a check that found a problem in the commit.
 FAILED = frozenset({"failure", "timed_out", "startup_failure", "error"})
+# The conclusions of a check that did not run to its end. It is run again once before it counts as failed.
+INTERRUPTED = frozenset({"cancelled", "timed_out"})
 # The conclusions of a check that does not show whether the commit has a problem.
-UNDECIDED = frozenset({"cancelled", "action_required", "stale", "pending"})
+UNDECIDED = frozenset({"action_required", "stale", "pending"})
 COMMENTS_MAX = 50
 # The bytes of all logs of an event together.
 LOG_BYTES_MAX = 16 * 1024
@@ -110,6 +112,10 @@ class _CheckApp(msgspec.Struct):
     slug: str = ""
 
 
+class _SuiteRef(msgspec.Struct):
+    id: _Number
+
+
 class CheckRun(msgspec.Struct):
     """One check of a commit."""
 
@@ -118,6 +124,12 @@ class CheckRun(msgspec.Struct):
     conclusion: str | None = None
     output: _CheckOutput = msgspec.field(default_factory=_CheckOutput)
     app: _CheckApp | None = None
+    check_suite: _SuiteRef | None = None
+
+    @property
+    def is_failed(self) -> bool:
+        """Return whether the check found a problem in the commit, or did not run to its end."""
+        return self.conclusion in FAILED | INTERRUPTED
 
     @property
     def has_log(self) -> bool:
@@ -183,11 +195,16 @@ def checks_event(
     """Return the event of the completed checks of a commit, or None if some are undecided and none failed."""
     results = sorted([(f"run {run.id}", run.conclusion or "") for run in runs])
     results += sorted((f"status {each.id}", each.state) for each in statuses)
-    failing = [failed_run(run, details.get(run.id, CheckDetails())) for run in runs if run.conclusion in FAILED]
+    failing = [failed_run(run, details.get(run.id, CheckDetails())) for run in runs if run.is_failed]
     failing += [_failed_status(each) for each in statuses if each.state in FAILED]
     if not failing and any(result in UNDECIDED for _, result in results):
         return None
-    payload = {"commit": commit, "conclusion": FAILURE if failing else SUCCESS, "failing": failing}
+    payload = {
+        "commit": commit,
+        "conclusion": FAILURE if failing else SUCCESS,
+        "failing": failing,
+        "interrupted": [_interrupted_run(run) for run in runs if run.conclusion in INTERRUPTED],
+    }
     return _event(followup, CHECKS_COMPLETED, "checks", (commit, results), payload, now)
 
 
@@ -240,6 +257,12 @@ def failed_run(run: CheckRun, details: CheckDetails) -> dict[str, Any]:
         "annotations": list(details.annotations),
         "log": details.log,
     }
+
+
+def _interrupted_run(run: CheckRun) -> dict[str, Any]:
+    """Return what running a check again needs."""
+    suite = run.check_suite.id if run.check_suite else None
+    return {"id": run.id, "name": clean_text(run.name, NAME_MAX), "suite": suite, "is_job": run.has_log}
 
 
 def _failed_status(status: CommitStatus) -> dict[str, Any]:

@@ -64,11 +64,18 @@ class AgentGone(TurnFailed):
     code = "agent_gone"
 
 
+class SessionGone(AgentGone):
+    """Raised when the session that an agent is to continue no longer exists."""
+
+    code = "session_gone"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """Everything needed to start an agent or to continue its session.
 
-    `session` is the session to continue, or None for a new one. The agent inherits no environment variables: it gets
+    `session` is the session to continue, or None for a new one. If it belonged to another soldier so far,
+    `earlier_transcript` is the transcript of that soldier. The agent inherits no environment variables: it gets
     those in `environment`, PWD, and settings that its client adds. Its standard error is appended to the file `errors`.
     `instructions` are given to the agent in addition to its prompts. `sandbox` limits what the agent can see and reach,
     `tools` are the tools that Kingdom offers to the agent, and `redaction` removes secrets from everything that is
@@ -88,6 +95,7 @@ class Launch:
     tools: AgentTools | None = None
     redaction: Redaction = DEFAULT_REDACTION
     meter: Meter | None = None
+    earlier_transcript: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +221,8 @@ class AgentClient(ABC):
     name: ClassVar[str]
     # Whether an agent is a separate process that can be killed together with its tools.
     has_process: ClassVar[bool]
+    # Whether another soldier can continue a session of this kind of agent.
+    takes_over_sessions: ClassVar[bool] = False
 
     def program(self, path: str) -> Path | None:  # noqa: ARG002 - implementations that look for a program use it
         """Return the program that this client starts, found on `path` or elsewhere; None if it is part of Kingdom.
@@ -225,7 +235,8 @@ class AgentClient(ABC):
     async def start(self, launch: Launch) -> Agent:
         """Start an agent with a new session, or continue the session of the launch.
 
-        Raises AgentGone if the agent does not start or the session cannot be continued.
+        Raises AgentGone if the agent does not start or the session cannot be continued, and SessionGone if the session
+        of another soldier no longer exists.
         """
 
     @abstractmethod

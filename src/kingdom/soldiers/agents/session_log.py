@@ -94,10 +94,14 @@ def read_history(entries: Iterable[TranscriptEntry], session: str, new_history: 
 def load_history(launch: Launch, new_history: Callable[[str], P], new_session: str) -> P:
     """Return the history of the launch's session; a launch without a session begins `new_session`.
 
+    The history of a session that belonged to another soldier begins here, because its earlier turns have ended.
+
     Raises AgentGone if it is not the last session of the transcript.
     """
     if launch.session is None:
         return new_history(new_session)
+    if launch.earlier_transcript:
+        return new_history(launch.session)
     entries = read_entries(launch.transcript) if launch.transcript.exists() else []
     history = read_history(entries, launch.session, new_history)
     if history is None:

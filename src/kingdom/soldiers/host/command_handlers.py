@@ -16,7 +16,7 @@ from kingdom.atomic_write import write_atomically
 from kingdom.bus.record import Record
 from kingdom.errors import ProgramFailed
 from kingdom.soldiers.agent_tools.calls import GUIDE
-from kingdom.soldiers.agents.port import Launch
+from kingdom.soldiers.agents.port import AgentGone, Launch
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
 from kingdom.soldiers.files.disk_quota import DiskQuotaExceeded
 from kingdom.soldiers.host.checkpoint_diffs import copy_diffs
@@ -32,6 +32,7 @@ from kingdom.soldiers.workplace import work_space
 from kingdom.soldiers.workplace.agent_environment import Workplace
 from kingdom.text import with_reason
 from kingdom.workflow.model.messages import answers, commands
+from kingdom.workflow.model.references import SessionRef
 from kingdom.workflow.model.run.work import SOLDIER_PREFIX, session_of, soldier_of
 from kingdom.workflow.records import RESULT, RESULT_STATE
 
@@ -52,11 +53,33 @@ async def prepare_resources(context: HostContext, command_input: CommandInput[co
 
 
 async def start_agent(context: HostContext, command_input: CommandInput[commands.StartAgent]) -> HostReply:
-    """Lay out the WorkSpace, set up the checkouts, and start an agent or continue its session."""
+    """Start an agent, or continue its session, or the session of an earlier run if that still exists."""
+    command = command_input.command
+    if command.session is None and command.continues and context.agents.client.takes_over_sessions:
+        try:
+            return await _start_agent(context, command_input, command.continues)
+        except AgentGone as error:
+            _log.warning(
+                "the session of an earlier run cannot be continued, so a new one begins",
+                workflow=command.workflow_id,
+                session=command.continues.token,
+                reason=str(error),
+            )
+    return await _start_agent(context, command_input, None)
+
+
+async def _start_agent(
+    context: HostContext, command_input: CommandInput[commands.StartAgent], earlier: SessionRef | None
+) -> HostReply:
+    """Lay out the WorkSpace, set up the checkouts, and start the agent, in the session `earlier` if there is one."""
     command, work = command_input.command, command_input.work
     if work is None:
         raise ProgramFailed(f"the run has no work {command.work_id} any more")
-    space = context.folders.work_space(command_input.general, command.work_space_id)
+    space_id = earlier.work_space_id if earlier else command.work_space_id
+    space = context.folders.work_space(command_input.general, space_id)
+    if earlier:
+        # The agent remembers the path of the WorkSpace. The earlier run has ended, so nothing needs the files there.
+        await asyncio.to_thread(work_space.remove_work_space, space)
     trees = command_input.select_trees(*command.work_tree_ids)
     work_space.lay_out_work_space(
         space,
@@ -67,12 +90,14 @@ async def start_agent(context: HostContext, command_input: CommandInput[commands
         assignment_id=command_input.assignment_id,
         guide=context.agent_environment.guide,
     )
-    context.send(HostReply(workflow_id=command.workflow_id, answers=(answer_to(command, answers.WorkSpaceCreated),)))
-    workplace = _workplace(context, command_input, space, trees)
+    created = answer_to(command, answers.WorkSpaceCreated, work_space_id=space_id)
+    context.send(HostReply(workflow_id=command.workflow_id, answers=(created,)))
+    workplace = _workplace(context, command_input, space, trees, earlier)
     await workplace.set_up_checkouts()
     stack = AsyncExitStack()
     try:
-        session = await context.agents.start(await _launch(context, command_input, workplace, stack), command, stack)
+        launch = await _launch(context, command_input, workplace, stack, earlier)
+        session = await context.agents.start(launch, command, stack)
     except BaseException:
         await stack.aclose()
         raise
@@ -183,7 +208,11 @@ COMMAND_HANDLERS: Mapping[type[commands.HostCommand], Callable[[HostContext, Any
 
 
 def _workplace(
-    context: HostContext, command_input: CommandInput[Any], space: Path, trees: Sequence[CheckoutSpec]
+    context: HostContext,
+    command_input: CommandInput[Any],
+    space: Path,
+    trees: Sequence[CheckoutSpec],
+    earlier: SessionRef | None = None,
 ) -> Workplace:
     server_secrets = {secret for server in command_input.mcp_servers for secret in secrets_in(server.env)}
     return Workplace(
@@ -193,6 +222,7 @@ def _workplace(
         folders=context.folders,
         run_checkouts=context.checkouts,
         workflow_id=command_input.command.workflow_id,
+        home_run=earlier.home_run if earlier else command_input.home_run,
         space=space,
         checkouts=tuple(trees),
         environment=context.environment,
@@ -200,9 +230,16 @@ def _workplace(
 
 
 async def _launch(
-    context: HostContext, command_input: CommandInput[commands.StartAgent], workplace: Workplace, stack: AsyncExitStack
+    context: HostContext,
+    command_input: CommandInput[commands.StartAgent],
+    workplace: Workplace,
+    stack: AsyncExitStack,
+    earlier: SessionRef | None,
 ) -> Launch:
-    """Return how to start the agent of a Work; a session token joins the soldier's id and the agent's session."""
+    """Return how to start the agent of a Work; a session token joins the soldier's id and the agent's session.
+
+    An agent that goes on in the session of an earlier run is another soldier.
+    """
     command = command_input.command
     token = command.session or ""
     soldier_id = soldier_of(token) or f"{SOLDIER_PREFIX}{int(time.time())}-{secrets.randbelow(10**6):06d}"
@@ -221,7 +258,7 @@ async def _launch(
         soldier_id=soldier_id,
         work_space=workplace.space,
         model=command.model,
-        session=session_of(token) or None,
+        session=session_of(earlier.token if earlier else token) or None,
         transcript=context.folders.transcript(soldier_id),
         errors=context.folders.errors(soldier_id),
         environment=workplace.program_environment(),
@@ -231,6 +268,7 @@ async def _launch(
         tools=tools,
         redaction=workplace.redaction,
         meter=meter,
+        earlier_transcript=context.folders.transcript(soldier_of(earlier.token)) if earlier else None,
     )
 
 

@@ -14,10 +14,11 @@ from kingdom.workflow.model.messages import commands
 from kingdom.workflow.model.references import McpServerRef
 from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.model.resources.mcp_server import McpServer
+from kingdom.workflow.model.run.continuation import home_run
 from kingdom.workflow.model.run.work import Work
 from kingdom.workflow.model.run.work_tree import WorkTree
 from kingdom.workflow.model.run.workflow import Workflow
-from kingdom.workflow.records import DOCUMENTS, load_resource
+from kingdom.workflow.records import DOCUMENTS, is_session_in_use, load_resource
 
 C = TypeVar("C", bound=commands.HostCommand)
 
@@ -26,8 +27,9 @@ C = TypeVar("C", bound=commands.HostCommand)
 class CommandInput(Generic[C]):
     """A command with the facts about its run; `accepted` is the record that a reply closes.
 
-    `ended` means that the run has ended for good. A run that a person started has no `assignment_id`. `sessions` are
-    the session tokens of the other Works. `checkpointed` has the last valid checkpoint's commit of each checkout.
+    The agent uses the HOME of the run `home_run`. `ended` means that the run has ended for good and no later run goes
+    on with its session. A run that a person started has no `assignment_id`. `sessions` are the session tokens of the
+    other Works. `checkpointed` has the last valid checkpoint's commit of each checkout.
     """
 
     command: C
@@ -35,6 +37,7 @@ class CommandInput(Generic[C]):
     general: str
     assignment_id: str = ""
     work: Work | None
+    home_run: str
     ended: bool
     trees: dict[str, CheckoutSpec]
     mcp_servers: tuple[McpServer, ...] = ()
@@ -66,7 +69,8 @@ async def load_command_input(
         general=workflow.general,
         assignment_id=workflow.assignment_id,
         work=work,
-        ended=workflow.status in workflow.machine.final or workflow.deleted_at is not None,
+        home_run=home_run(workflow, work),
+        ended=workflow.is_over and not await is_session_in_use(transaction, workflow),
         trees=await _trees(transaction, workflow, command, folders),
         mcp_servers=servers,
         reports=reports,

@@ -45,6 +45,7 @@ from kingdom.workflow.records import (
     TREES_KEPT,
     WORKFLOWS,
     each_record,
+    is_session_in_use,
     load_resource,
     load_workflow,
 )
@@ -239,9 +240,11 @@ class SoldierHost:
             if record is None:
                 return []
             workflow = Workflow.read(record.doc)
-            ended_at = workflow.ended_at or workflow.deleted_at
-            is_old = ended_at is not None and utc_now() - ended_at > TREES_KEPT
+            needed_until = workflow.needed_until
+            is_old = needed_until is not None and utc_now() - needed_until > TREES_KEPT
             if not is_old and not await self._continues_elsewhere(transaction, workflow):
+                return None
+            if await is_session_in_use(transaction, workflow):
                 return None
             here = [tree for tree in workflow.work_trees if self._folders.checkout(workflow_id, tree.id).exists()]
             gits = [(await load_resource(transaction, Git, tree.ref.git_id))[1] for tree in here]

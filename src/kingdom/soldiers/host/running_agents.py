@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import structlog
 
-from kingdom.soldiers.agents.port import Agent, AgentClient, AgentGone, Launch
+from kingdom.soldiers.agents.port import Agent, AgentClient, AgentGone, Launch, SessionGone
 from kingdom.workflow.model.messages.commands import StartAgent
 
 _START_TRIES = 3
@@ -126,6 +126,8 @@ class RunningAgents:
         for _ in range(_START_TRIES - 1):
             try:
                 return await self._start_once(launch)
+            except SessionGone:
+                raise
             except AgentGone:
                 await asyncio.sleep(pause)
                 pause *= 2

@@ -75,12 +75,17 @@ class AgentEnvironment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workplace:
-    """The workplace of one Work's agent: its WorkSpace and HOME, its checkouts, and its environment."""
+    """The workplace of one Work's agent: its WorkSpace and HOME, its checkouts, and its environment.
+
+    An agent that goes on in the session of an earlier run uses the WorkSpace and the HOME of that session. Otherwise
+    `home_run` is the run itself.
+    """
 
     agent_environment: AgentEnvironment
     folders: HostFolders
     run_checkouts: RunCheckouts
     workflow_id: str
+    home_run: str
     space: Path
     checkouts: tuple[CheckoutSpec, ...]
     environment: Mapping[str, str]
@@ -94,14 +99,13 @@ class Workplace:
 
     def program_environment(self) -> dict[str, str]:
         """Return the environment variables of agents and checks: HOME, temporary folder, ports, tools and proxy."""
-        home = self.folders.home(self.workflow_id)
-        home.mkdir(parents=True, exist_ok=True)
-        temporary = AgentFile(home, "tmp")
+        self.home.mkdir(parents=True, exist_ok=True)
+        temporary = AgentFile(self.home, "tmp")
         temporary.make_folder()
         ports = {PORT_VARIABLE: str(assign_port_base(self.folders, self.workflow_id))}
         places = {
             **self.agent_environment.tool_environment(self.environment),
-            "HOME": str(home),
+            "HOME": str(self.home),
             "TMPDIR": str(temporary.path),
         }
         proxy = egress_environment() if self._egress else {}
@@ -112,7 +116,7 @@ class Workplace:
         sandbox = build_agent_sandbox(
             self.agent_environment.profile,
             space=self.space,
-            home=self.folders.home(self.workflow_id),
+            home=self.home,
             checkouts=[
                 checkout_paths(tree.path, self.run_checkouts.clone_path(tree) / "objects") for tree in self.checkouts
             ],
@@ -125,10 +129,15 @@ class Workplace:
         return replace(sandbox, disk=self.disk)
 
     @property
+    def home(self) -> Path:
+        """Return the HOME of the agent."""
+        return self.folders.home(self.home_run)
+
+    @property
     def disk(self) -> DiskQuota | None:
         """Return the disk quota of the run, if there is one."""
         mib = self.agent_environment.disk_mib
-        return DiskQuota(partial(self.folders.folders_of_run, self.workflow_id), mib) if mib else None
+        return DiskQuota(self._folders_of_run, mib) if mib else None
 
     async def set_up_checkouts(self) -> None:
         """Set up the checkouts that are not set up yet."""
@@ -187,6 +196,10 @@ class Workplace:
         log = self.folders.egress_log(self.workflow_id)
         proxy = await stack.enter_async_context(self._egress.proxy(self._socket_folder, log, self.redaction))
         return proxy.socket
+
+    def _folders_of_run(self) -> list[Path]:
+        earlier = [self.home, self.space] if self.home_run != self.workflow_id else []
+        return [*self.folders.folders_of_run(self.workflow_id), *earlier]
 
     @property
     def _egress(self) -> Egress | None:

@@ -1,4 +1,4 @@
-"""References of Workflows and Works to repositories and MCP servers."""
+"""References of Workflows and Works to repositories, MCP servers and earlier sessions."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -34,6 +34,20 @@ class McpServerRef(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def without_env(self) -> "McpServerRef":
         """Return the reference without its environment, which may contain secrets."""
         return McpServerRef(mcp_server_id=self.mcp_server_id)
+
+
+class SessionRef(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The agent session of an ended run, with which another run goes on.
+
+    `token` continues the conversation on `host`. The session stays in the WorkSpace `work_space_id`, and in the HOME of
+    the run `home_run`, because an agent remembers paths.
+    """
+
+    workflow_id: str
+    host: str
+    token: str
+    work_space_id: str
+    home_run: str
 
 
 Ref = TypeVar("Ref", GitRef, McpServerRef)

@@ -156,6 +156,7 @@ def workplace(court: CourtScene, folder: Path, *git_ids: str) -> Workplace:
         folders=folders,
         run_checkouts=RunCheckouts(folders.directory / "repositories"),
         workflow_id="wf-1",
+        home_run="wf-1",
         space=folder,
         checkouts=tuple(
             CheckoutSpec(

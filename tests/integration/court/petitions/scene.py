@@ -35,8 +35,9 @@ from kingdom.court.followups.polls import PULL_POLLS
 from kingdom.court.followups.records import FOLLOWUPS
 from kingdom.court.package import FollowPolicy, GeneralPolicy, PetitionRule
 from kingdom.court.petitions.decision import PETITIONS, Petition, PetitionState
-from kingdom.court.petitions.github.access import UserToken
+from kingdom.court.petitions.github.access import GithubAccess, UserToken
 from kingdom.court.petitions.github.api import GithubApi
+from kingdom.court.petitions.github.check_reruns import CheckReruns
 from kingdom.court.petitions.github.effect import GithubPetitions
 from kingdom.court.petitions.granting import grant_waiting_petitions
 from kingdom.court.petitions.intake import handle_petition
@@ -125,6 +126,8 @@ class Scene:
         self.jira = jira
         self.operations: Operations = backend.operations(bus)
         self._numbers = itertools.count(1)
+        # The authorization for running checks again, if it is not the token of a user.
+        self.access: GithubAccess | None = None
 
     async def make_petition(
         self,
@@ -262,9 +265,11 @@ class Scene:
     async def performing(self) -> AsyncIterator[None]:
         """Run a Worker that performs petitions, within the block."""
         effects = {"github": github_effect(self.github.url), "jira": jira_effect(self.jira.url)}
+        reruns_api = GithubApi(self.github.url, self.access or UserToken("github-token"), LONGEST_CALL)
         dispatcher = Dispatcher()
         for system, effect in effects.items():
             dispatcher.effect(streams.PETITION_GRANTED[system], effect)
+        dispatcher.effect(streams.CHECK_RERUN_DUE, CheckReruns(reruns_api, SETTLES_AFTER))
         worker = Worker(self.bus, dispatcher, [streams.PETITION_STREAM.name], poll=timedelta(milliseconds=20))
         running = asyncio.create_task(worker.run())
         try:
@@ -274,6 +279,7 @@ class Scene:
             await asyncio.wait_for(running, PATIENCE_SECONDS)
             for effect in effects.values():
                 await effect._api.close()
+            await reruns_api.close()
 
     @asynccontextmanager
     async def caring(self) -> AsyncIterator[None]:

@@ -172,8 +172,21 @@ async def test_a_status_counts_like_a_check(site: Site, look: Look) -> None:
     assert [(each["name"], each["summary"]) for each in event.payload["failing"]] == [("ci/old", "It broke.")]
 
 
-async def test_a_cancelled_check_alone_is_neither_a_success_nor_a_failure(site: Site, look: Look) -> None:
-    await site.happen("check", number=1, name="unit", conclusion="cancelled")
+@pytest.mark.parametrize("conclusion", ["cancelled", "timed_out"])
+async def test_a_check_that_did_not_end_is_named_with_what_running_it_again_needs(
+    site: Site, look: Look, conclusion: str
+) -> None:
+    await site.happen("check", number=1, name="lint", conclusion="failure")
+    await site.happen("check", number=1, name="unit", conclusion=conclusion)
+    [event] = await look()
+    assert sorted(each["conclusion"] for each in event.payload["failing"]) == sorted([conclusion, "failure"])
+    [interrupted] = event.payload["interrupted"]
+    assert (interrupted["name"], interrupted["is_job"]) == ("unit", True)
+    assert interrupted["id"] != interrupted["suite"]
+
+
+async def test_a_check_that_waits_for_a_person_is_neither_a_success_nor_a_failure(site: Site, look: Look) -> None:
+    await site.happen("check", number=1, name="unit", conclusion="action_required")
     assert await look() == []
 
 

@@ -36,9 +36,15 @@ def failed(**more: Any) -> Any:
     return event(CHECKS_COMPLETED, number=7, commit=HEAD, conclusion="failure", failing=[check])
 
 
-def prompt(*events: Any, reasons: tuple[Any, ...] = (REVIEW,), reports: tuple[str, ...] = (), words: str = "") -> str:
+def prompt(
+    *events: Any,
+    reasons: tuple[Any, ...] = (REVIEW,),
+    reports: tuple[str, ...] = (),
+    words: str = "",
+    same_session: bool = False,
+) -> str:
     payload = round_payload(FOLLOWUP, StartRound(reasons, events), reports)
-    query = round_query(payload, words)
+    query = round_query(payload, words, same_session=same_session)
     assert list(find_placeholder_errors(query)) == []
     assignment = Assignment(
         id="task-20261118-002",
@@ -98,6 +104,21 @@ def test_long_texts_of_reviews_are_cut_visibly_and_short_ones_stay_whole(long: s
     assert "> And this." in text
 
 
+def test_the_prompt_for_the_same_session_leaves_out_what_happened_before() -> None:
+    news = (review(text="Please do."), failed(log="boom"))
+    reasons = (REVIEW, CHECKS)
+    new, same = (
+        prompt(*news, reasons=reasons, reports=("I wrote it.",), words="Test it.", same_session=same_session)
+        for same_session in (False, True)
+    )
+    assert ("I wrote it." in new, "I wrote it." in same) == (True, False)
+    assert "You have worked on this pull request in this session." in same
+    for text in (new, same):
+        assert text.startswith("# Work on pull request 7 of acme/shop\n")
+        assert [part in text for part in ("kingdom/wf-1/shop", "> Please do.", "> boom", "`github.push`")] == [True] * 4
+        assert text.endswith("\nTest it.")
+
+
 def test_the_prompt_ends_with_the_instructions_of_the_package() -> None:
     assert prompt(review(), words="Run `make test`.").endswith("\nRun `make test`.")
 
@@ -110,8 +131,9 @@ def test_the_prompt_ends_with_the_instructions_of_the_package() -> None:
         prompt(review(comments=[{"thread": EVIL, "path": EVIL, "line": EVIL, "text": EVIL}])),
         prompt(failed(name=EVIL, conclusion=EVIL, summary=EVIL, log=EVIL, annotations=[EVIL]), reasons=(CHECKS,)),
         prompt(review(), reports=(EVIL,)),
+        prompt(review(text=EVIL), same_session=True),
     ],
-    ids=["text", "actor", "comment", "check", "report"],
+    ids=["text", "actor", "comment", "check", "report", "same session"],
 )
 def test_text_from_outside_becomes_no_script_heading_or_placeholder(text: str) -> None:
     lines = text.split("\n")

@@ -54,6 +54,9 @@ APP_EVENTS = (
 )
 # The permission of a path below a repository. Any other path needs only metadata.
 _PERMISSIONS: Mapping[str, str] = {
+    "actions": "actions",
+    "check-runs": "checks",
+    "check-suites": "checks",
     "compare": "contents",
     "git": "contents",
     "issues": "issues",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kingdom.errors import Misconfigured
 from kingdom.soldiers.agents.claude.command import build_arguments, build_environment
 from kingdom.soldiers.agents.claude.history import ClaudeHistory, find_session_file, find_unanswered_prompt, read_answer
-from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, return_when_ready
+from kingdom.soldiers.agents.port import Agent, AgentClient, Inspection, Launch, SessionGone, return_when_ready
 from kingdom.soldiers.agents.session_log import SessionLog, load_history
 from kingdom.soldiers.agents.transcript import TranscriptEntry, inspect_entries, inspect_transcript
 from kingdom.soldiers.processes.program import start_program
@@ -32,6 +32,7 @@ class ClaudeAgentClient(AgentClient):
 
     name = "claude"
     has_process = True
+    takes_over_sessions = True
 
     def __init__(self, program: Path | None = None, *, contained: bool | None = None) -> None:
         self._program = program
@@ -48,6 +49,8 @@ class ClaudeAgentClient(AgentClient):
         history = await asyncio.to_thread(load_history, launch, ClaudeHistory, str(uuid.uuid4()))
         # Claude Code keeps no session without a prompt, so such a session is started again under the same id.
         resumes = await asyncio.to_thread(find_session_file, launch.environment, history.session) is not None
+        if launch.earlier_transcript and not resumes:
+            raise SessionGone(f"Claude Code has no session {history.session} any more")
         executable = self.program(launch.environment.get("PATH", ""))
         program = await start_program(
             [str(executable), *build_arguments(launch, history.session, resumes=resumes)],

@@ -43,6 +43,7 @@ class ScriptedAgentClient(AgentClient):
 
     name = "scripted"
     has_process = True
+    takes_over_sessions = True
 
     def __init__(self, *, contained: bool | None = None) -> None:
         self._contained = contained
@@ -58,6 +59,7 @@ class ScriptedAgentClient(AgentClient):
                 session=launch.session,
                 model=launch.model,
                 redaction=launch.redaction,
+                earlier=launch.earlier_transcript,
             )
         except OSError as error:
             raise AgentGone(f"{_WRITE_FAILED}{error}") from error

@@ -31,12 +31,14 @@ class UnfinishedScript:
 class ScriptedHistory:
     """The state of the latest session in a transcript.
 
-    `sessions` counts all sessions of the transcript. `_report` is the text of the latest `report` step, and
+    `sessions` counts all sessions of the transcript, and `prompts` all prompts of the session, also those that another
+    soldier got. `_report` is the text of the latest `report` step, and
     `_report_task` is the id of the task whose prompt was answered with this text.
     """
 
     session: str | None = None
     sessions: int = 0
+    prompts: int = 0
     unfinished: UnfinishedScript | None = None
     reply: str = ""
     _report: str | None = None
@@ -76,6 +78,7 @@ class ScriptedHistory:
         reply = entry.get("reply", "")
         self.reply = reply or self.reply
         if not entry.get("goesOn"):
+            self.prompts += 1
             self.unfinished = UnfinishedScript(text) if entry.get("scripted") else None
         elif self.unfinished is not None and reply:
             self.unfinished.asking = False
@@ -96,7 +99,9 @@ def read_history(entries: Iterable[TranscriptEntry]) -> ScriptedHistory:
         if "session" not in entry:
             history.apply(entry)
         elif entry["session"] != history.session:
-            history = ScriptedHistory(session=entry["session"], sessions=history.sessions + 1)
+            history = ScriptedHistory(
+                session=entry["session"], sessions=history.sessions + 1, prompts=entry.get("prompts", 0)
+            )
     return history
 
 

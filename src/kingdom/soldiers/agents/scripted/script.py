@@ -21,8 +21,9 @@ _FENCE = re.compile(
     r"^(?P<fence>`{3,})script[ \t]*\n(?P<body>.*?)(?P<end>^(?P=fence)[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
 )
 _LINE_SHOWN = 120
-# Fields in which {reply} is replaced. Paths and commands are not among them, because a reply is untrusted text.
-_FIELDS_WITH_REPLY = frozenset(
+# Fields in which {reply} and {prompts} are replaced. Paths and commands are not among them, because a reply is
+# untrusted text.
+_FIELDS_WITH_VALUES = frozenset(
     {"text", "say", "stream", "answer", "ask", "body", "result", "remember", "report", "fail"}
 )
 
@@ -34,8 +35,17 @@ class ScriptStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def with_reply(self, reply: str) -> "ScriptStep":
         """Return the step with {reply} replaced by the reply of a person."""
-        texts = {name: value for name, value in msgspec.structs.asdict(self).items() if name in _FIELDS_WITH_REPLY}
-        return msgspec.structs.replace(self, **{name: _fill_in_reply(value, reply) for name, value in texts.items()})
+        return self._with_value("{reply}", reply)
+
+    def with_prompts(self, prompts: int) -> "ScriptStep":
+        """Return the step with {prompts} replaced by the number of prompts that the session has got."""
+        return self._with_value("{prompts}", str(prompts))
+
+    def _with_value(self, placeholder: str, value: str) -> "ScriptStep":
+        texts = {name: text for name, text in msgspec.structs.asdict(self).items() if name in _FIELDS_WITH_VALUES}
+        return msgspec.structs.replace(
+            self, **{name: _fill_in(text, placeholder, value) for name, text in texts.items()}
+        )
 
 
 class WriteStep(ScriptStep, frozen=True):
@@ -198,9 +208,9 @@ def _parse_step(number: int, line: str) -> ScriptStep:
         ) from error
 
 
-def _fill_in_reply(value: Any, reply: str) -> Any:
-    if isinstance(value, str):
-        return value.replace("{reply}", reply)
-    if isinstance(value, dict):
-        return {key: _fill_in_reply(item, reply) for key, item in value.items()}
-    return value
+def _fill_in(text: Any, placeholder: str, value: str) -> Any:
+    if isinstance(text, str):
+        return text.replace(placeholder, value)
+    if isinstance(text, dict):
+        return {key: _fill_in(item, placeholder, value) for key, item in text.items()}
+    return text

@@ -105,7 +105,7 @@ class ScriptedTurn:
                 if history.began_before(number, step_template):
                     continue
                 self._record(begun=number, does=msgspec.to_builtins(step_template))
-            step = step_template.with_reply(history.reply)
+            step = step_template.with_prompts(history.prompts).with_reply(history.reply)
             self._output = ""
             if isinstance(step, script.CostStep):
                 self.cost_usd = round(self.cost_usd + step.cost, 9)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from kingdom.workflow.model.messages import answers
-from kingdom.workflow.model.references import McpServerRef
+from kingdom.workflow.model.references import McpServerRef, SessionRef
 from kingdom.workflow.model.report_outline import ReportSection
 
 
@@ -43,7 +43,8 @@ class StartAgent(HostCommand, frozen=True, kw_only=True):
     """Prepare the WorkSpace and start an agent in it, or continue a `session`.
 
     The MCP server references have no environment because it may contain secrets. The host reads the environment from
-    the record of the run. `reports` are the paths of the reports that the agent may read.
+    the record of the run. `reports` are the paths of the reports that the agent may read. `continues` is the session of
+    an earlier run; without a `session`, the agent goes on in it if it still exists, otherwise in a new one.
     """
 
     work_id: str
@@ -53,6 +54,7 @@ class StartAgent(HostCommand, frozen=True, kw_only=True):
     work_tree_ids: tuple[str, ...]
     mcp_server_refs: tuple[McpServerRef, ...]
     reports: tuple[str, ...]
+    continues: SessionRef | None = None
 
 
 class SendQuery(HostCommand, frozen=True, kw_only=True):

@@ -69,6 +69,8 @@ class Task(msgspec.Struct, kw_only=True, rename="camel"):
     definition: TaskDefinition
     query: TaskQuery
     report: TaskReport
+    # The prompt if the agent goes on in the session of an earlier run. It can leave out what that session knows.
+    continued_query: str = ""
     # How often a usage limit made the Task wait, since the last answer of the agent or the last question to a person.
     times_parked: int = msgspec.field(name="parkings", default=0)
 
@@ -115,6 +117,8 @@ class WorkAgent(WorkPart, kw_only=True):
     session: str | None = None
     pid: int | None = None
     stopping: StopKind | None = None
+    # Whether the agent goes on in the session of an earlier run. None until an agent has started.
+    continued: bool | None = None
 
     @property
     def alive(self) -> bool:

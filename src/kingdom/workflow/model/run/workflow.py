@@ -11,7 +11,7 @@ import msgspec
 from kingdom.bus.record import read_document
 from kingdom.errors import IllegalTransition, NotFound
 from kingdom.workflow.model.messages.events import WorkflowTemplateCreated
-from kingdom.workflow.model.references import GitRef, McpServerRef, merge_refs
+from kingdom.workflow.model.references import GitRef, McpServerRef, SessionRef, merge_refs
 from kingdom.workflow.model.resources.template import RunPolicy, WorkDefinition, WorkflowTemplate
 from kingdom.workflow.model.run.checkpoint import Checkpoint
 from kingdom.workflow.model.run.work import Work
@@ -140,6 +140,12 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
     host_data_lost: bool = msgspec.field(name="uprooted", default=False)
     # How often the host was lost while an agent ran. A completed Task, or a resume by a person, resets the number.
     losses_without_progress: int = msgspec.field(name="fruitlessLosses", default=0)
+    # The session of an earlier run with which the first Work goes on if it still exists.
+    continues: SessionRef | None = None
+    # The run that goes on with the session of this run.
+    continued_by: str = ""
+    # The files of the run are needed until this time, even if the run ends earlier.
+    kept_until: datetime | None = None
     work_trees: list[WorkTree] = []
     checkpoints: list[Checkpoint] = []
     works_created: int = msgspec.field(name="worksMade", default=0)
@@ -250,6 +256,17 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         rolling = self.resumption is not None and self.resumption.in_flight
         creating = any(tree.status is WorkTreeStatus.CREATING for tree in self.work_trees)
         return not (rolling or creating or any(_is_busy(work) for work in self.works))
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the run has ended for good or is deleted."""
+        return self.status in self.machine.final or self.deleted_at is not None
+
+    @property
+    def needed_until(self) -> datetime | None:
+        """Return when the files of the run are no longer needed, or None if the run has not ended."""
+        ended_at = self.ended_at or self.deleted_at
+        return max(ended_at, self.kept_until or ended_at) if ended_at else None
 
     @property
     def uses_resources(self) -> bool:

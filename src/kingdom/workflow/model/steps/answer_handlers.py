@@ -13,7 +13,7 @@ from kingdom.workflow.model.messages.events import (
     WorkStatusChanged,
 )
 from kingdom.workflow.model.run.checkpoint import Checkpoint, digest
-from kingdom.workflow.model.run.work import AgentPetition, Task, Work
+from kingdom.workflow.model.run.work import AgentPetition, Task, Work, session_of
 from kingdom.workflow.model.run.workflow import RunQuestion, StopOutcome
 from kingdom.workflow.model.status import (
     AgentStatus,
@@ -107,6 +107,8 @@ def on_agent_started(step: Step, answer: answers.AgentStarted) -> None:
     step.transition(work.agent, AgentStatus.RUNNING, work.id)
     work.agent.session = answer.session or work.agent.session
     work.agent.pid = answer.pid
+    if step.workflow.continues and work.agent.continued is None:
+        work.agent.continued = session_of(answer.session or "") == session_of(step.workflow.continues.token)
     work.started_at = work.started_at or step.at
     step.update_work_statuses()
     step.emit(WorkStarted(work_id=work.id, workflow_id=step.workflow.id))

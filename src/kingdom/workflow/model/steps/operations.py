@@ -6,6 +6,7 @@ import msgspec
 
 from kingdom.errors import IllegalTransition
 from kingdom.workflow.model.messages.events import WorkflowCreated, WorkflowDeleted, WorkTreePendingRelease
+from kingdom.workflow.model.references import SessionRef
 from kingdom.workflow.model.resources.template import WorkflowTemplate
 from kingdom.workflow.model.run.workflow import (
     GO_ON,
@@ -61,6 +62,22 @@ def create(
     step = Step(Workflow.copied_from(template, workflow_id, at, name=name, requester=requester, general=general), at=at)
     step.emit(WorkflowCreated(workflow_id=workflow_id))
     return step
+
+
+def continue_session(step: Step, session: SessionRef, query: str) -> None:
+    """Let the first Work of a new run go on in an earlier session, with `query` as its first prompt there."""
+    step.workflow.continues = session
+    step.workflow.works[0].tasks[0].continued_query = query
+
+
+def hand_over_session(step: Step, workflow_id: str) -> None:
+    """Record which run goes on with the session of an ended run."""
+    step.workflow.continued_by = workflow_id
+
+
+def keep_files(step: Step, until: datetime) -> None:
+    """Keep the files of the run until a time, even if it ends earlier."""
+    step.workflow.kept_until = until
 
 
 def prepare(step: Step) -> None:

@@ -19,6 +19,7 @@ from kingdom.workflow.model.messages.events import (
     WorkflowResumed,
     WorkflowStarted,
 )
+from kingdom.workflow.model.run.continuation import session_for
 from kingdom.workflow.model.run.work import Task, Work
 from kingdom.workflow.model.run.workflow import (
     Resumption,
@@ -181,6 +182,7 @@ def _start_agent(step: Step, work: Work) -> None:
         work_tree_ids=tuple(tree.id for tree in workflow.trees_of(work)),
         mcp_server_refs=tuple(ref.without_env() for ref in workflow.mcp_server_refs_of(work.definition)),
         reports=tuple(workflow.report_paths_before(work)),
+        continues=session_for(workflow, work),
     )
 
 
@@ -221,7 +223,7 @@ def _send_query_command(step: Step, work: Work, task: Task, *, continues: bool, 
         work_id=work.id,
         agent_attempt=work.agent.attempt,
         task_id=task.id,
-        query=task.definition.query,
+        query=(work.agent.continued and task.continued_query) or task.definition.query,
         report_outline=task.definition.report_outline,
         timeout_seconds=task.definition.timeout_seconds or work.definition.timeout_seconds,
         reply=task.query.reply,
