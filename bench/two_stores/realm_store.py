@@ -110,7 +110,7 @@ class RealmStore:
         async with PostgresBus(self._dsn, application(self._other).topology, [RECEIVED]) as bus:
             for first in numbers[::_BATCH]:
                 due_kills = first * kills // numbers.stop - 1
-                while other.kills < due_kills or await other.count() < first - _AHEAD_MAX:
+                while other.kills < due_kills or await other.count() < first - _AHEAD_MAX:  # noqa: ASYNC110 - of processes
                     await asyncio.sleep(_LOOK_SECONDS)
                 batch = range(first, min(first + _BATCH, numbers.stop))
                 await _publish(bus, [self._event(each, script if each == numbers.start else None) for each in batch])
