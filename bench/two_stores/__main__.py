@@ -118,7 +118,7 @@ async def _run(
             await _wait_until_applied(stores, options.events)
         # One event of each key comes after everything that a courier may have sent again.
         numbers = range(options.events, options.events + KEYS)
-        async with _alongside(*(_publish_when_sent(*pair, numbers) for pair in (stores, stores[::-1]))):
+        async with _alongside(_publish_when_sent(north, south, numbers), _publish_when_sent(south, north, numbers)):
             await _wait_until_applied(stores, options.events + KEYS)
     finally:
         for task in tasks:

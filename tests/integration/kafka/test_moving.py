@@ -111,8 +111,8 @@ async def test_a_store_of_files_refuses_an_export_with_streams_on_kafka(
             return not await courier_has_sent.lag()
 
         await eventually(is_sent)
-    async with PostgresBus(databases["north"], app.topology, app.kinds) as bus:
-        await export(PostgresTransfer(bus), file)
+    async with PostgresBus(databases["north"], app.topology, app.kinds) as stopped:
+        await export(PostgresTransfer(stopped), file)
     async with FilesBus(tmp_path / "realm", Topology(()), app.kinds) as files:
         with pytest.raises(Permanent, match="streams on Kafka"):
             await import_file(FilesTransfer(files), file)
