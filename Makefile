@@ -98,6 +98,8 @@ soak:
 chaos:
 	$(BIN)/python -m bench.chaos --seconds 60 --json -
 	$(BIN)/python -m bench.chaos --backend files --seconds 60 --json -
+	$(BIN)/python -m bench.chaos --transport kafka --seconds 90 --json -
+	$(BIN)/python -m bench.two_stores --json -
 	$(BIN)/python -m bench.failover --json -
 	$(BIN)/python -m bench.failover --asynchronous --json -
 	$(BIN)/python -m bench.chaos --system --seconds 90 --json -

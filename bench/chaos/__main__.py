@@ -41,6 +41,8 @@ _FAULT_EVERY = timedelta(milliseconds=400)
 # With Kafka, each fault lasts longer: a consumer group or a broker needs seconds to recover.
 FAULTS_PER_SECOND_ON_KAFKA = 2 / 3
 _FAULT_EVERY_ON_KAFKA = timedelta(milliseconds=1200)
+# A broken variant may never finish.
+_DRAIN, _DRAIN_OF_VARIANT = timedelta(minutes=5), timedelta(seconds=30)
 _PAUSE, _PAUSE_ON_KAFKA = timedelta(milliseconds=30), timedelta(milliseconds=300)
 # Long enough that no healthy event loses three leases, even on a shared machine.
 _LEASE = timedelta(seconds=5)
@@ -92,6 +94,7 @@ def _plan(options: argparse.Namespace, place: PrivateStore) -> TrialPlan:
         carried=CARRIED if carries else (),
         couriers=2 if carries else 0,
         enough=lambda faults: not list(_missing(faults, options)),
+        drain=_DRAIN_OF_VARIANT if options.variant and carries else _DRAIN,
         pause=_PAUSE_ON_KAFKA if carries else _PAUSE,
         # A poison event needs three leases until it is dead, which takes too long for a short trial.
         poisons=2 if long else 0,

@@ -32,6 +32,8 @@ from kingdom.log_output import configure_logs
 
 # How often each store must lose a process or its database, but at least once.
 _KILLS_PER_EVENT = 1 / 2000
+# The pace of publishing allows for this many more kills.
+_SPARE_KILLS = 2
 _KILL_SECONDS = (0.5, 3.5)
 _SUPERVISE_SECONDS = 0.2
 # The run ends without success if no event is applied for this long.
@@ -60,9 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             published[key_of(number)].append(number)
         verdicts = {store.name: judge(published, store.received()) for store in stores}
     kills = {store.name: store.kills for store in stores}
-    # A broken variant needs no other kills than that of its script.
-    wanted = 0 if options.variant else max(1, int(options.events * _KILLS_PER_EVENT))
-    complaints = _complaints(verdicts, kills, wanted)
+    complaints = _complaints(verdicts, kills, _wanted_kills(options))
     for words in complaints:
         print(words, file=sys.stderr)
     figures = {
@@ -112,11 +112,13 @@ async def _run(
     north, south = stores
     try:
         numbers = range(options.events)
-        async with _alongside(north.publish(numbers, south, script), south.publish(numbers, north)):
+        kills = _wanted_kills(options) and _wanted_kills(options) + _SPARE_KILLS
+        to_south = north.publish(numbers, south, script=script, kills=kills)
+        async with _alongside(to_south, south.publish(numbers, north, kills=kills)):
             await _wait_until_applied(stores, options.events)
         # One event of each key comes after everything that a courier may have sent again.
         numbers = range(options.events, options.events + KEYS)
-        async with _alongside(*(_publish_when_sent(*pair, numbers) for pair in (stores, stores[::-1]))):
+        async with _alongside(_publish_when_sent(north, south, numbers), _publish_when_sent(south, north, numbers)):
             await _wait_until_applied(stores, options.events + KEYS)
     finally:
         for task in tasks:
@@ -159,6 +161,11 @@ def _restart_broker(kafka: PrivateKafka, rng: random.Random) -> None:
     kafka.kill(number)
     kafka.restart(number)
     kafka.wait_until_complete()
+
+
+def _wanted_kills(options: argparse.Namespace) -> int:
+    # A broken variant needs no other kills than that of its script.
+    return 0 if options.variant else max(1, int(options.events * _KILLS_PER_EVENT))
 
 
 def _complaints(verdicts: dict[str, Verdict], kills: dict[str, int], wanted: int) -> list[str]:

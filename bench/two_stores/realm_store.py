@@ -100,14 +100,17 @@ class RealmStore:
             if process.poll() is not None:
                 self._start(name, [str(word) for word in process.args][len(self._command) :])  # type: ignore[union-attr]
 
-    async def publish(self, numbers: range, other: "RealmStore", script: dict[str, str] | None = None) -> None:
+    async def publish(
+        self, numbers: range, other: "RealmStore", *, script: dict[str, str] | None = None, kills: int = 0
+    ) -> None:
         """Publish events for the other store, and repeat a publish that may have failed.
 
-        The first event has the script.
+        The first event has the script. The other store has almost `kills` kills before the last event is published.
         """
         async with PostgresBus(self._dsn, application(self._other).topology, [RECEIVED]) as bus:
             for first in numbers[::_BATCH]:
-                while await other.count() < first - _AHEAD_MAX:  # noqa: ASYNC110 - other processes apply them
+                due_kills = first * kills // numbers.stop - 1
+                while other.kills < due_kills or await other.count() < first - _AHEAD_MAX:  # noqa: ASYNC110 - of processes
                     await asyncio.sleep(_LOOK_SECONDS)
                 batch = range(first, min(first + _BATCH, numbers.stop))
                 await _publish(bus, [self._event(each, script if each == numbers.start else None) for each in batch])

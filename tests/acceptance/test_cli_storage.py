@@ -24,6 +24,7 @@ NOTHING = {
     "dedupKeys": 0,
     "pausedStreams": 0,
     "logEntries": 0,
+    "transportPositions": 0,
 }
 HELD = {**NOTHING, "openEvents": 3, "deadEvents": 1, "blockedKeys": 1, "pausedStreams": 1, "logEntries": 1}
 

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Literal, TypeAlias
+from uuid import UUID
 
 import msgspec
 
@@ -109,7 +110,32 @@ class LogEntryItem(Item, frozen=True, kw_only=True, tag="logEntry"):
     logged_at: datetime | None = None
 
 
-AnyItem: TypeAlias = EventItem | BlockItem | RecordItem | DedupKeyItem | PauseItem | LogEntryItem
+class ReadPartitionItem(Item, frozen=True, kw_only=True, tag="readPartition"):
+    """How far the consumer of a stream has read a partition of a topic. `handled` has ranges of offsets as text."""
+
+    stream: str
+    topic: str
+    partition: int
+    epoch: int
+    handled: str
+
+
+class CourierItem(Item, frozen=True, kw_only=True, tag="courier"):
+    """The id by which topics know the store, and the last tick that its courier has sent."""
+
+    store: UUID
+    sent: int
+
+
+class TopicItem(Item, frozen=True, kw_only=True, tag="topic"):
+    """The number of partitions of a topic of the courier."""
+
+    topic: str
+    partitions: int
+
+
+TransportItem: TypeAlias = ReadPartitionItem | CourierItem | TopicItem
+AnyItem: TypeAlias = EventItem | BlockItem | RecordItem | DedupKeyItem | PauseItem | LogEntryItem | TransportItem
 # The fields of ItemCounts that count each kind of item, and events by status.
 _COUNT_FIELDS: Mapping[type[Item], str] = {
     BlockItem: "blocked_keys",
@@ -117,6 +143,9 @@ _COUNT_FIELDS: Mapping[type[Item], str] = {
     DedupKeyItem: "dedup_keys",
     PauseItem: "paused_streams",
     LogEntryItem: "log_entries",
+    ReadPartitionItem: "transport_positions",
+    CourierItem: "transport_positions",
+    TopicItem: "transport_positions",
 }
 _EVENT_COUNT_FIELDS = {
     "PENDING": "open_events",
@@ -137,6 +166,7 @@ class ItemCounts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     dedup_keys: int = 0
     paused_streams: int = 0
     log_entries: int = 0
+    transport_positions: int = 0
 
     @property
     def total(self) -> int:
@@ -201,7 +231,7 @@ class StoreTransfer(ABC):
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
         """Yield one consistent snapshot, which can be read during the block. Log entries come in their order.
 
-        Expired leases are reaped first. Raises Transient if events are still in flight.
+        Expired leases are reaped first. Raises Transient if events are still in flight, or wait for a courier.
         """
 
     @abstractmethod

@@ -159,6 +159,8 @@ class _Import:
                     plan.events.pauses[item.stream] = paused
                 case LogEntryItem():
                     plan.log(to_log_entry(item))
+                case _:
+                    raise Permanent("the export has streams on Kafka, which only PostgreSQL can continue")
         self._files.update(self._files_of(plan))
         self._store.commit(plan, durable=False)
         if plan.entry.log and plan.entry.log.keep_as:

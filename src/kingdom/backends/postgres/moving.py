@@ -21,15 +21,18 @@ from kingdom.errors import Permanent, Transient
 from kingdom.storage.transfer import (
     AnyItem,
     BlockItem,
+    CourierItem,
     DedupKeyItem,
     EventItem,
     ItemCounts,
     LogEntryItem,
     Manifest,
     PauseItem,
+    ReadPartitionItem,
     RecordItem,
     Snapshot,
     StoreTransfer,
+    TopicItem,
 )
 
 # The number of rows in one fetch or COPY. It limits the memory.
@@ -63,6 +66,7 @@ class PostgresTransfer(StoreTransfer):
                     await self._run(connection, "begin_snapshot")
                     await self._run(connection, "remove_timeouts")
                     await self._refuse_events_in_flight(connection)
+                    await self._refuse_unsent_events(connection)
                     async with aclosing(self._items(connection)) as items:
                         yield Snapshot(await self._manifest(connection), items)
 
@@ -98,6 +102,12 @@ class PostgresTransfer(StoreTransfer):
             raise Transient(
                 f"{in_flight['events']} event(s) are in flight under {in_flight['leases']} lease(s): stop the workers,"
                 " or wait until the leases have expired, and export again"
+            )
+
+    async def _refuse_unsent_events(self, connection: Connection) -> None:
+        if unsent := len(await self._run(connection, "unsent_events")):
+            raise Transient(
+                f"{unsent} event(s) wait for the courier: let `kingdom role courier` send them, stop it, then export"
             )
 
     async def _manifest(self, connection: Connection) -> Manifest:
@@ -222,6 +232,9 @@ def _row_of(item: AnyItem) -> _CopyRow:
         return _event_row(item)
     if isinstance(item, LogEntryItem):
         item = replace(item, logged_at=item.logged_at or item.at)
+    if isinstance(item, CourierItem):
+        # Any courier of the new store can take the role at once.
+        return _CopyRow("import_courier", (*_columns(item), "", "-infinity"))
     return _CopyRow(_IMPORTS[type(item)], _columns(item))
 
 
@@ -238,6 +251,9 @@ _EXPORTS: dict[str, Callable[[DictRow], AnyItem]] = {
     "export_dedup_keys": lambda row: DedupKeyItem(**row),
     "export_pauses": lambda row: PauseItem(**row),
     "export_log": lambda row: LogEntryItem(**row),
+    "export_read_partitions": lambda row: ReadPartitionItem(**row),
+    "export_courier": lambda row: CourierItem(**row),
+    "export_topics": lambda row: TopicItem(**row),
 }
 _IMPORTS: dict[type[AnyItem], str] = {
     BlockItem: "import_blocks",
@@ -245,4 +261,6 @@ _IMPORTS: dict[type[AnyItem], str] = {
     DedupKeyItem: "import_dedup_keys",
     PauseItem: "import_pauses",
     LogEntryItem: "import_log",
+    ReadPartitionItem: "import_read_partitions",
+    TopicItem: "import_topics",
 }

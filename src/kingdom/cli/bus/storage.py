@@ -35,7 +35,7 @@ async def export(
     Example: kingdom storage export kingdom.jsonl.gz
 
     JSON: {file, from, exported}, where exported has the number of openEvents, deadEvents, endedEvents, blockedKeys,
-    records, dedupKeys, pausedStreams and logEntries.
+    records, dedupKeys, pausedStreams, logEntries and transportPositions.
     """
     async with _open_store(call, create=False) as store:
         async with store.snapshot() as snapshot:

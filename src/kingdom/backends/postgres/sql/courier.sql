@@ -92,6 +92,14 @@ oldest AS (
    WHERE xid = ANY(ARRAY(SELECT pg_snapshot_xip(seen.snapshot))))
 SELECT coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)::float8 AS seconds FROM oldest;
 
+-- name: unsent_events
+-- Return the carried events that are not in the last tick that a courier has reported as sent, nor in an earlier one.
+WITH last AS (
+  SELECT coalesce((SELECT tick.snapshot FROM kingdom.courier_tick tick JOIN kingdom.courier ON tick.number = sent),
+                  '1:1:') AS snapshot)
+SELECT stream, event_id::text AS event_id, partition_key, seq FROM kingdom.courier_event, last
+ WHERE NOT pg_visible_in_snapshot(xid, last.snapshot) ORDER BY seq;
+
 -- name: remember_topic
 -- Store the number of partitions of a new topic. Return the number that a topic had at its first use.
 WITH known AS (

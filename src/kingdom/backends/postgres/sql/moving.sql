@@ -24,7 +24,9 @@ SELECT (SELECT count(*) FROM kingdom.outbox_event WHERE processed_at IS NULL) AS
        (SELECT count(*) FROM kingdom.record) AS records,
        (SELECT count(*) FROM kingdom.once_key) AS dedup_keys,
        (SELECT count(*) FROM kingdom.outbox_pause) AS paused_streams,
-       (SELECT count(*) FROM kingdom.log) AS log_entries;
+       (SELECT count(*) FROM kingdom.log) AS log_entries,
+       (SELECT count(*) FROM kingdom.inbox_partition) + (SELECT count(*) FROM kingdom.courier)
+         + (SELECT count(*) FROM kingdom.courier_topic) AS transport_positions;
 
 -- name: last_numbers
 -- Return the highest position and token that the store can have used. A token is a number with 11 random low bits.
@@ -65,10 +67,23 @@ SELECT stream, reason, actor, since FROM kingdom.outbox_pause ORDER BY stream;
 SELECT l.type, l.actor, l.data, l.at, l.trace_id, l.aggregate_type, l.aggregate_id, l.logged_at
   FROM kingdom.log l ORDER BY l.seq;
 
+-- name: export_read_partitions
+-- Export how far the consumers have read the partitions of topics.
+SELECT stream, topic, partition, epoch, handled::text AS handled FROM kingdom.inbox_partition ORDER BY 1, 2, 3;
+
+-- name: export_courier
+-- Export the id of the store in its topics, and what its courier has sent.
+SELECT store, sent FROM kingdom.courier;
+
+-- name: export_topics
+-- Export the numbers of partitions by which the courier chooses the partition of a key.
+SELECT topic, partitions FROM kingdom.courier_topic ORDER BY topic;
+
 -- name: lock_store
 -- Make writers wait until the import ends. Readers see the empty store until then.
 LOCK TABLE kingdom.outbox_lease, kingdom.record, kingdom.outbox_key, kingdom.outbox_event, kingdom.outbox_archive,
-  kingdom.outbox_pause, kingdom.once_key, kingdom.log IN SHARE ROW EXCLUSIVE MODE;
+  kingdom.outbox_pause, kingdom.once_key, kingdom.log, kingdom.inbox_partition, kingdom.courier, kingdom.courier_topic
+  IN SHARE ROW EXCLUSIVE MODE;
 
 -- name: import_live
 -- Import open and dead events.
@@ -98,6 +113,18 @@ COPY kingdom.outbox_pause (stream, reason, actor, since) FROM STDIN;
 -- name: import_log
 -- Import the log. Entries get new cursors, so a cursor of the old store has no meaning here.
 COPY kingdom.log (type, actor, data, at, trace_id, aggregate_type, aggregate_id, logged_at) FROM STDIN;
+
+-- name: import_read_partitions
+-- Import how far the consumers have read, so that they continue there.
+COPY kingdom.inbox_partition (stream, topic, partition, epoch, handled) FROM STDIN;
+
+-- name: import_courier
+-- Import the id of the store and what its courier has sent. The topics keep the exact position under this id.
+COPY kingdom.courier (store, sent, holder, expires_at) FROM STDIN;
+
+-- name: import_topics
+-- Import the numbers of partitions.
+COPY kingdom.courier_topic (topic, partitions) FROM STDIN;
 
 -- name: rebuild_keys
 -- Create a row for each key with open events. The head is the event with a finite next_retry_at. If an open event has a

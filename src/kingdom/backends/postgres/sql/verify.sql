@@ -55,14 +55,6 @@ SELECT (SELECT count(*) FROM kingdom.outbox_event WHERE processed_at IS NULL)
            AND NOT EXISTS (SELECT FROM kingdom.outbox_archive archived
                             WHERE archived.stream = carried.stream AND archived.event_id = carried.event_id)) AS events;
 
--- name: unsent_events
--- Return the carried events that are not in the last tick that a courier has reported as sent, nor in an earlier one.
-WITH last AS (
-  SELECT coalesce((SELECT tick.snapshot FROM kingdom.courier_tick tick JOIN kingdom.courier ON tick.number = sent),
-                  '1:1:') AS snapshot)
-SELECT stream, event_id::text AS event_id, partition_key, seq FROM kingdom.courier_event, last
- WHERE NOT pg_visible_in_snapshot(xid, last.snapshot) ORDER BY seq;
-
 -- name: handled_offsets
 -- Return the ranges of offsets that the consumers have handled.
 SELECT topic, partition, ARRAY(SELECT coalesce(lower(part), 0) FROM unnest(handled) AS part ORDER BY part) AS starts,
