@@ -13,11 +13,10 @@ from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefini
 from kingdom.workflow.model.run.continuation import Continuation
 from kingdom.workflow.model.run.work import session_of, soldier_of
 from kingdom.workflow.model.run.workflow import Workflow
-from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.model.status import WorkflowStatus, WorkTreeStatus
 from kingdom.workflow.model.steps.operations import FromBase
 from kingdom.workflow.records import TREES_KEPT, WORKFLOWS
 from tests.fakes.scripts import scripted
-from tests.integration.running import eventually
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
@@ -211,13 +210,8 @@ async def test_the_files_of_a_session_stay_while_a_later_run_needs_them(scene: H
     run = await continue_run(scene, first, *point.steps)
     await point.reached()
     await lifecycle.release(scene.bus, first.id, actor=ANNA)
-    await scene.settle()
-
-    async def released() -> bool:
-        return not scene.tree(first).exists()
-
-    await eventually(released)
-    await scene.settle()
+    await scene.until_true(first, lambda now: now.work_trees[0].status is WorkTreeStatus.RELEASED)
+    assert not scene.tree(first).exists()
     assert scene.folders().home(first.id).exists()
     assert scene.space(first, first.works[0]).exists()
     point.release()
