@@ -166,6 +166,20 @@ class Evidence:
             return False
         return any(asked <= at < asked + self.lease_ns(stream) for asked in self._renewals.get(token, ()))
 
+    def is_takeover(self, claim: Claim, process: str) -> bool:
+        """Return whether a claim proves that `process` did not own the event any more.
+
+        A process can claim an event of a topic again, or still have one whose partition belongs to another process. The
+        store finds that out before the handler starts, so only a handler in another process is a proof.
+        """
+        if claim.token not in self._tokens_in_transport:
+            return True
+        return claim.process != process and (claim.token, claim.event) in self._started
+
+    @cached_property
+    def _started(self) -> set[tuple[int, str]]:
+        return {(facts["token"], facts["event"]) for facts in self.facts_of("started")}
+
     def expected(self, event_id: str) -> str | None:
         """Return the status in which an event must end, or None if several statuses are allowed.
 

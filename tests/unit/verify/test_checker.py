@@ -1,6 +1,9 @@
 from typing import Any
 
+import pytest
+
 from kingdom.verify.checker import check
+from kingdom.verify.checks.ownership import stale_settlements
 from kingdom.verify.evidence import Evidence
 from kingdom.verify.violation import ViolationKind
 from kingdom.verify.workload import ANY
@@ -120,6 +123,26 @@ def test_a_final_settlement_under_a_token_that_was_not_the_newest_is_stale() -> 
 def test_a_final_settlement_before_a_newer_claim_is_stale() -> None:
     trace = Trace().published(described("a")).claimed(1, (1, "a")).settled(1, p1="dead").claimed(2, (1, "a"))
     assert kinds(trace.left([stored("a")], applied("a"))) == [ViolationKind.STALE]
+
+
+@pytest.mark.parametrize(
+    ("owner", "started", "stale"),
+    [
+        pytest.param("worker-2.1", True, True, id="handled by another process"),
+        pytest.param("worker-2.1", False, False, id="claimed from a partition that belongs to another process"),
+        pytest.param("worker-1.1", True, False, id="claimed again by the same process"),
+    ],
+)
+def test_a_settlement_from_a_topic_is_stale_if_another_process_has_handled_the_event(
+    owner: str, *, started: bool, stale: bool
+) -> None:
+    trace = Trace().published(described("a")).handling("started", "a", stream=ANY)
+    for token, process in ((1, "worker-1.1"), (2, owner)):
+        trace = trace.line("claimed", by=process, token=token, stream=ANY, events=[[1, "a", 1, 0]], in_transport=True)
+    if started:
+        trace = trace.handling("started", "a", token=2, by=owner, stream=ANY)
+    evidence = trace.settled(1, p1="done").left([stored("a")], applied("a"))
+    assert [found.kind for found in stale_settlements(evidence)] == [ViolationKind.STALE] * stale
 
 
 def test_a_retry_under_an_old_token_is_stale_only_if_a_newer_claim_was_there_before() -> None:

@@ -29,11 +29,16 @@ def stale_settlements(evidence: Evidence) -> Iterator[Violation]:
     After a final settlement an event is never claimed again, so any newer claim proves that the settlement was stale.
     After other settlements the event is claimed again, so they are stale only if the newer claim came before them.
     """
-    for facts in evidence.facts_of("settled"):
+    for entry in evidence.entries("settled"):
+        facts = entry.facts
         for position, outcome in facts["outcomes"].items():
             claims = evidence.claims_of.get(int(position), [])
             newer = [
-                claim for claim in claims if claim.token > facts["token"] and not _is_after_redrive(evidence, claim)
+                claim
+                for claim in claims
+                if claim.token > facts["token"]
+                and evidence.is_takeover(claim, entry.process)
+                and not _is_after_redrive(evidence, claim)
             ]
             if newer and (outcome in _FINAL or min(claim.at for claim in newer) < facts["began"]):
                 detail = f"token {facts['token']} settled it as {outcome} though token {newer[-1].token} owned it"
