@@ -18,6 +18,7 @@ PARTS = {
     "sweep_files": "a crash at every step of a run takes up to half an hour",
     "sweep_postgres": "the same on PostgreSQL",
     "sweep_merged": "a crash at every step of a court, from a ticket to a merged pull request, on both stores",
+    "sweep_claude": "a crash at many steps of runs of Claude Code, on both stores",
     "agents": "Claude Code in whole courts and in the contract of agents, agents of other vendors, the whole red team",
 }
 BOTH_STORES = "both_stores"

@@ -143,7 +143,7 @@ def test_a_run_continues_after_a_crash_at_any_step(store: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.agents
+@pytest.mark.sweep_claude
 @pytest.mark.timeout(7200)
 def test_a_run_of_claude_continues_after_a_crash_at_many_steps() -> None:
     command = [sys.executable, "-m", "bench.crash_sweep", "--agent", CLAUDE, "--json", "-"]
