@@ -20,11 +20,22 @@ from tests.unit.workflow.model.walk import ENDS, WatchedRun, WatchedStep, lead_t
 _SEEDS = (429, 34, 186, 333, 77, 0, 5, 7, 44, 51, 76, 98, 105, 277, 790)
 
 
-@settings(max_examples=200)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_random_operations_contradict_nothing_and_every_run_can_still_be_completed_or_cancelled(
     data: st.DataObject,
 ) -> None:
+    _take_random_operations(data)
+
+
+@pytest.mark.long
+@settings(max_examples=500)
+@given(data=st.data())
+def test_many_random_operations_contradict_nothing_and_every_run_can_still_end(data: st.DataObject) -> None:
+    _take_random_operations(data)
+
+
+def _take_random_operations(data: st.DataObject) -> None:
     walked = walk(lambda choices: data.draw(st.sampled_from(choices)), data.draw(st.integers(0, 60)))
     workflow = walked.run.workflow
     cancelling = workflow.stop_request is not None and workflow.stop_request.outcome is StopOutcome.CANCEL
