@@ -76,7 +76,7 @@ class CheckReruns(Effect[CheckRerunDue]):
     async def conclude(
         self, event: Event[CheckRerunDue], result: Acked | Rejected, transaction: Transaction
     ) -> Outcome:
-        """If the check cannot be run again, return its event to the King, for whom it counts as failed now."""
+        """If the check cannot be run again, publish its event again. The King then counts the check as failed."""
         record = await transaction.get(EVENTS.name, event.payload.event_id)
         if isinstance(result, Rejected) and record and record.doc.get("outcome") == RERUN:
             await save(transaction, msgspec.convert(record.doc, ExternalEvent).as_new(), record)
