@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import Consumer, Message, TopicPartition
 
 from kingdom.backends.kafka import KafkaBus, topic_reader
 from kingdom.backends.kafka.topic_reader import TopicReader
 from kingdom.backends.postgres import PostgresBus
 from kingdom.backends.postgres.connection import Call, Connection, Rows
-from kingdom.bus import (
-    Done,
-)
+from kingdom.bus import Done
+from kingdom.bus.outcome import Release
 from kingdom.errors import LeaseLost
 from tests.integration.kafka.counting import (
     Open,
@@ -73,6 +72,51 @@ async def test_messages_that_a_failed_client_call_drops_are_read_again(
         await eventually(have_been_dropped)
         await bus.publish(placed(1))
         await until_handled(owner, [0, 1])
+
+
+@pytest.mark.kafka
+async def test_a_backlog_is_read_without_pauses_while_a_worker_makes_room(
+    kafka_bus: Open, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[int] = []
+
+    class CountingConsumer(Consumer):
+        def pause(self, partitions: list[TopicPartition]) -> None:
+            pauses.append(len(partitions))
+            super().pause(partitions)
+
+    monkeypatch.setattr(topic_reader, "Consumer", CountingConsumer)
+    monkeypatch.setattr(topic_reader, "_BUFFERED", 20)
+    monkeypatch.setattr(topic_reader, "_FETCHED_AT_ONCE", 10)
+    monkeypatch.setattr(topic_reader, "_ROOM_SECONDS", PATIENCE_SECONDS)
+    await bus.publish(*(placed(number) for number in range(200)))
+    async with kafka_bus() as owner, at_work(owner, counting(), "orders"):
+        await until_handled(owner, list(range(200)))
+    assert pauses == []
+
+
+@pytest.mark.kafka
+async def test_reading_pauses_while_the_buffer_is_full_and_continues_afterward(
+    kafka_bus: Open, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_reader, "_BUFFERED", 20)
+    monkeypatch.setattr(topic_reader, "_FETCHED_AT_ONCE", 10)
+    monkeypatch.setattr(topic_reader, "_ROOM_SECONDS", 0.01)
+    await bus.publish(*(placed(number) for number in range(200)))
+    async with kafka_bus() as owner:
+        # A claim opens the reader; nothing else takes what it has read.
+        delivery = await claim_one(owner, limit=1)
+        (reader,) = owner._readers.values()
+
+        async def is_paused() -> bool:
+            return reader._paused
+
+        await eventually(is_paused)
+        assert sum(len(each.messages) for each in reader._partitions.values()) < 50
+        async with owner.transaction() as transaction:
+            await transaction.settle(delivery, Release())
+        async with at_work(owner, counting(), "orders"):
+            await until_handled(owner, list(range(200)))
 
 
 @pytest.mark.kafka

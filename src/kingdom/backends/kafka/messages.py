@@ -8,7 +8,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 import msgspec
 from confluent_kafka import Message
 
-from kingdom.backends.kafka.brokers import read_headers
+from kingdom.backends.kafka.brokers import header_pairs, read_headers
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.stream import Stream
 from kingdom.bus.transport import ForeignMessage
@@ -31,25 +31,28 @@ class ReceivedEvent:
 
 def read_event(stream: Stream, message: Message) -> ReceivedEvent:
     """Return the event of a message. A malformed message becomes an event that can only be a dead letter."""
-    foreign = _foreign(message)
+    at = _published_at(message)
     try:
         if stream.source:
-            envelope = stream.source.read(foreign)
-            event_id, not_before = _derived_id(foreign), None
-        else:
-            envelope = Envelope.from_wire(msgspec.json.decode(foreign.value or b""))
-            event_id, not_before = envelope.event_id, _not_before(foreign)
-        # The fields of a struct are only checked here, and not by the function of the application.
-        envelope = msgspec.structs.replace(envelope, event_id=event_id, stream=stream.name)
+            foreign = _foreign(message, at)
+            # The fields of a struct are only checked here, and not by the function of the application.
+            envelope = msgspec.structs.replace(
+                stream.source.read(foreign), event_id=_derived_id(foreign), stream=stream.name
+            )
+            return ReceivedEvent(envelope, at)
+        wire = msgspec.json.decode(_bytes(message.value()) or b"")
+        return ReceivedEvent(Envelope.from_wire({**wire, "stream": stream.name}), at, _not_before(message))
     except Exception as error:  # noqa: BLE001 - the function belongs to the application, and must not stop the stream
-        letter = _letter(stream, foreign)
-        return ReceivedEvent(letter, foreign.at, problem=f"{type(error).__name__}: {error}")
-    return ReceivedEvent(envelope, foreign.at, not_before)
+        letter = _letter(stream, _foreign(message, at))
+        return ReceivedEvent(letter, at, problem=f"{type(error).__name__}: {error}")
 
 
-def _foreign(message: Message) -> ForeignMessage:
+def _published_at(message: Message) -> datetime:
     _, milliseconds = message.timestamp()
-    at = datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds > 0 else utc_now()
+    return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds > 0 else utc_now()
+
+
+def _foreign(message: Message, at: datetime) -> ForeignMessage:
     return ForeignMessage(
         topic=message.topic() or "",
         partition=message.partition() or 0,
@@ -69,10 +72,11 @@ def _derived_id(message: ForeignMessage) -> UUID:
     return uuid5(NAMESPACE_URL, f"kafka:{message.topic}/{message.partition}/{message.offset}")
 
 
-def _not_before(message: ForeignMessage) -> datetime | None:
-    text = message.headers.get("notBefore")
-    if text is None:
+def _not_before(message: Message) -> datetime | None:
+    # Converting all headers takes time, and almost no event is delayed.
+    if all(name != "notBefore" for name, _ in header_pairs(message)):
         return None
+    text = read_headers(message)["notBefore"]
     moment = datetime.fromisoformat(text.decode())
     if moment.tzinfo is None:
         raise MalformedEvent("the header notBefore has no time zone")

@@ -14,10 +14,12 @@ from kingdom.backends.kafka.brokers import Brokers
 from kingdom.backends.kafka.inbox import Inbox, TakenPartition
 from kingdom.errors import KingdomError, Unavailable
 
-# How many messages are fetched ahead of the worker.
-_BUFFERED = 2000
+# How many messages are fetched ahead of the worker: enough for the time that the client needs to fetch after a pause.
+_BUFFERED = 4000
 _FETCHED_AT_ONCE = 500
 _POLL_SECONDS = 0.2
+# How long a full buffer waits for workers before reading pauses.
+_ROOM_SECONDS = 0.2
 _PAUSE_SECONDS = 1.0
 _ANSWER_SECONDS = 30.0
 # How long a bus that closes waits for the brokers.
@@ -80,6 +82,8 @@ class TopicReader:
         self._lock = threading.Lock()
         self._partitions: dict[int, OwnedPartition] = {}
         self._stopping = threading.Event()
+        # Notified when the buffer is no longer full.
+        self._room = threading.Condition(self._lock)
         self._loop = asyncio.get_running_loop()
         self._paused = False
         self._consumer = Consumer(
@@ -119,6 +123,8 @@ class TopicReader:
                     partition.open.add(_offset(message))
                     taken.append((partition, message))
                     share -= 1
+            if not self._is_full():
+                self._room.notify()
         return taken
 
     def give_back(self, messages: Sequence[tuple[OwnedPartition, Message]]) -> None:
@@ -152,7 +158,7 @@ class TopicReader:
                     self._subscribe()
                     is_subscribed = True
                 self._limit_buffer()
-                self._receive(self._consumer.consume(_FETCHED_AT_ONCE, _POLL_SECONDS))
+                self._receive(self._fetch())
                 self._take_again()
             except (KafkaException, KingdomError, RuntimeError) as error:
                 _log.warning("cannot read from Kafka; trying again", topic=self.topic, error=str(error))
@@ -171,6 +177,11 @@ class TopicReader:
             self._brokers.create_topics({self.topic: self._brokers.partitions})
         self._consumer.subscribe([self.topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)
 
+    def _fetch(self) -> list[Message]:
+        """Wait for a message, and return all that have arrived. `consume` alone would wait until its list is full."""
+        first = self._consumer.poll(0 if self._paused else _POLL_SECONDS)
+        return [first, *self._consumer.consume(_FETCHED_AT_ONCE, 0)] if first else []
+
     def _receive(self, messages: Sequence[Message]) -> None:
         for message in messages:
             if problem := message.error():
@@ -187,13 +198,20 @@ class TopicReader:
         return bool(messages)
 
     def _limit_buffer(self) -> None:
-        with self._lock:
-            count = sum(len(each.messages) for each in self._partitions.values())
-        if (count >= _BUFFERED) == self._paused:
+        """Wait while the buffer is full. If it stays full, pause, because the group expects regular polls.
+
+        A pause is costly: the client drops what it has fetched, and needs 0.3 seconds to fetch it again.
+        """
+        with self._room:
+            is_full = not self._room.wait_for(lambda: not self._is_full(), _ROOM_SECONDS)
+        if is_full == self._paused:
             return
-        self._paused = count >= _BUFFERED
+        self._paused = is_full
         change = self._consumer.pause if self._paused else self._consumer.resume
         change(self._consumer.assignment())
+
+    def _is_full(self) -> bool:
+        return sum(len(each.messages) for each in self._partitions.values()) >= _BUFFERED
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for each in partitions:
