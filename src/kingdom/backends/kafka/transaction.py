@@ -42,8 +42,8 @@ class KafkaTransaction(PostgresTransaction):
             self.held_at = next((row["now"] for row in rows), self.held_at)
         lost = [each for each in found.values() if (each.topic, each.partition.number) not in owned]
         _mark_lost(lost)
-        lost_positions = {each.delivery.position for each in lost}
-        self.held = tuple(each for each in deliveries if each.position in found.keys() - lost_positions)
+        held = found.keys() - {each.delivery.position for each in lost}
+        self.held = tuple(each for each in deliveries if each.position in held)
 
     def _server_can_check(self) -> bool:
         # Only the rows of `settle_partitions` tell whether the partitions are still owned.
