@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -29,44 +30,58 @@ def to_json(value: object) -> str:
     return _encode(value).decode()
 
 
-def row_of_copy(number: int, copy: EventCopy) -> dict[str, Any]:
-    """Return an EventCopy as a row of the publish statements. `number` identifies it in their results.
+class _PublishedRow(msgspec.Struct, omit_defaults=True, gc=False):
+    """An EventCopy as a row. The fragment `read_copies` fills in what is left out."""
 
-    The row leaves out empty and default values, which the fragment `read_copies` fills in.
-    """
-    envelope = copy.envelope
-    row = {
-        "n": number,
-        "event_id": envelope.event_id,
-        "stream": copy.stream.name,
-        "event_type": envelope.type,
-        "occurred_at": envelope.occurred_at,
-        "trace_id": envelope.trace_id,
-        "payload_json": envelope.payload,
-        "max_attempts": copy.stream.retry.max_attempts,
+    event_id: UUID
+    occurred_at: datetime
+    trace_id: str
+    payload_json: Mapping[str, Any]
+    stream: str | None = None
+    max_attempts: int | None = None
+    event_type: str | None = None
+    schema_version: int = 1
+    owner_id: str = ""
+    partition_key: str | None = None
+    aggregate_type: str = ""
+    aggregate_id: str = ""
+    attributes: Mapping[str, str] = msgspec.field(default_factory=dict)
+    not_before: datetime | None = None
+    event_id_given: bool = False
+
+
+def copies_parameters(copies: Sequence[EventCopy]) -> dict[str, Any]:
+    """Return EventCopies as the parameters of a publish statement for many events."""
+    if not copies:
+        return {"rows": "[]", "stream": None, "event_type": None, "max_attempts": None}
+    first = copies[0]
+    return {
+        "rows": to_json([_row_of_copy(copy, first) for copy in copies]),
+        "stream": first.stream.name,
+        "event_type": first.envelope.type,
+        "max_attempts": first.stream.retry.max_attempts,
     }
-    if envelope.schema_version != 1:
-        row["schema_version"] = envelope.schema_version
-    if envelope.owner_id:
-        row["owner_id"] = envelope.owner_id
-    if envelope.partition_key is not None:
-        row["partition_key"] = envelope.partition_key
-    if envelope.aggregate_type:
-        row["aggregate_type"] = envelope.aggregate_type
-    if envelope.aggregate_id:
-        row["aggregate_id"] = envelope.aggregate_id
-    if envelope.attributes:
-        row["attributes"] = envelope.attributes
-    if copy.at:
-        row["not_before"] = copy.at
-    if envelope.event_id_given:
-        row["event_id_given"] = True
-    return row
 
 
-def rows_of_copies(copies: Sequence[EventCopy]) -> str:
-    """Return EventCopies as the JSON parameter of a publish statement for many events."""
-    return to_json([row_of_copy(number, copy) for number, copy in enumerate(copies)])
+def _row_of_copy(copy: EventCopy, first: EventCopy) -> _PublishedRow:
+    envelope, shares_stream = copy.envelope, copy.stream is first.stream
+    return _PublishedRow(
+        envelope.event_id,
+        envelope.occurred_at,
+        envelope.trace_id,
+        envelope.payload,
+        None if shares_stream else copy.stream.name,
+        None if shares_stream else copy.stream.retry.max_attempts,
+        None if envelope.type == first.envelope.type else envelope.type,
+        envelope.schema_version,
+        envelope.owner_id,
+        envelope.partition_key,
+        envelope.aggregate_type,
+        envelope.aggregate_id,
+        envelope.attributes,
+        copy.at,
+        envelope.event_id_given,
+    )
 
 
 def is_carried(copy: EventCopy) -> bool:

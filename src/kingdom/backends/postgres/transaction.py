@@ -11,6 +11,7 @@ from kingdom.backends.postgres.connection import Call, Connection, JoinedConnect
 from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.rows import (
     carried_rows,
+    copies_parameters,
     entry_rows,
     event_parameters,
     is_carried,
@@ -18,7 +19,6 @@ from kingdom.backends.postgres.rows import (
     is_plain,
     many_parameters,
     read_record,
-    rows_of_copies,
     search_name,
     search_parameters,
     to_json,
@@ -218,7 +218,7 @@ class PostgresTransaction(Transaction):
         elif puts:
             yield put_statement(self._queries, self._kinds, puts[0])
         elif ordered:
-            in_keys = {"rows": rows_of_copies(ordered), **locks, "alone": alone}
+            in_keys = {**copies_parameters(ordered), **locks, "alone": alone}
             yield self._queries["publish_ordered"], in_keys, None if alone else self._collect_duplicates(ordered)
         elif locks["lock_keys"]:
             yield self._queries["lock_keys"], locks, None
@@ -237,11 +237,11 @@ class PostgresTransaction(Transaction):
             return
         for start in range(0, len(copies), COPIES_PER_STATEMENT):
             some = copies[start : start + COPIES_PER_STATEMENT]
-            rows = {"rows": rows_of_copies(some)}
+            parameters = copies_parameters(some)
             if alone:
-                yield self._queries["publish_fresh"], rows, None
+                yield self._queries["publish_fresh"], parameters, None
             else:
-                yield self._queries["publish"], {**rows, "count": len(some)}, self._collect_duplicates(some)
+                yield self._queries["publish"], {**parameters, "count": len(some)}, self._collect_duplicates(some)
 
     def _settle_statements(self, token: int, group: list[Settlement], *, alone: bool) -> Iterable[Statement]:
         stream = group[0].stream.name

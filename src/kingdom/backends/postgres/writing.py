@@ -11,12 +11,12 @@ from typing import Any, LiteralString, TypeVar
 from psycopg.rows import DictRow
 
 from kingdom.backends.postgres.rows import (
+    copies_parameters,
     entry_rows,
     event_parameters,
     is_ordered,
     is_plain,
     record_parameters,
-    rows_of_copies,
     rows_of_puts,
     to_json,
 )
@@ -43,9 +43,9 @@ def only_statement(copies: Sequence[EventCopy]) -> tuple[str, Mapping[str, Any]]
     if len(copies) == 1 and is_plain(copies[0]):
         return "publish_one_fresh", event_parameters(copies[0])
     if 0 < len(copies) <= COPIES_PER_STATEMENT and all(map(is_plain, copies)):
-        return "publish_fresh", {"rows": rows_of_copies(copies)}
+        return "publish_fresh", copies_parameters(copies)
     if copies and all(map(is_ordered, copies)):
-        return "publish_ordered", {"rows": rows_of_copies(copies), "lock_streams": [], "lock_keys": [], "alone": True}
+        return "publish_ordered", {**copies_parameters(copies), "lock_streams": [], "lock_keys": [], "alone": True}
     return None
 
 
@@ -68,7 +68,7 @@ def write_statement(
     puts, copies = list(changes.puts.values()), ordered_copies(changes)
     parameters = {
         "records": rows_of_puts(puts, kinds),
-        "rows": rows_of_copies(copies),
+        **copies_parameters(copies),
         **keys_to_lock(changes),
         "entries": entry_rows(changes.entries),
         "alone": alone,

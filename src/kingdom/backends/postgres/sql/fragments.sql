@@ -13,8 +13,8 @@ event_id, stream, event_type, schema_version, occurred_at, trace_id, owner_id, p
     aggregate_id, attributes, payload_json, max_attempts, not_before, event_id_given
 
 -- fragment: publish_types
--- The number of a copy within its transaction (n), and publish_columns with types.
-n int, event_id uuid, stream text, event_type text, schema_version int, occurred_at timestamptz,
+-- publish_columns with types.
+event_id uuid, stream text, event_type text, schema_version int, occurred_at timestamptz,
     trace_id text, owner_id text, partition_key text, aggregate_type text, aggregate_id text,
     attributes jsonb, payload_json jsonb, max_attempts int, not_before timestamptz, event_id_given boolean
 

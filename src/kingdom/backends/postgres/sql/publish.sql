@@ -1,10 +1,13 @@
 -- fragment: read_copies
--- Read copies from JSON. A row leaves out empty and default values, because each value costs the server time.
-SELECT n, event_id, stream, event_type, coalesce(schema_version, 1) AS schema_version, occurred_at, trace_id,
-       coalesce(owner_id, '') AS owner_id, partition_key, coalesce(aggregate_type, '') AS aggregate_type,
-       coalesce(aggregate_id, '') AS aggregate_id, coalesce(attributes, '{}') AS attributes, payload_json, max_attempts,
-       not_before, coalesce(event_id_given, false) AS event_id_given
-  FROM jsonb_to_recordset(%(rows)s::jsonb) AS x({publish_types})
+-- Read copies from JSON; n is the number of a copy. A row leaves out empty and default values, and what it shares with
+-- the first copy, because each value costs the server time.
+SELECT ordinality::int - 1 AS n, event_id, coalesce(stream, %(stream)s) AS stream,
+       coalesce(event_type, %(event_type)s) AS event_type, coalesce(schema_version, 1) AS schema_version, occurred_at,
+       trace_id, coalesce(owner_id, '') AS owner_id, partition_key, coalesce(aggregate_type, '') AS aggregate_type,
+       coalesce(aggregate_id, '') AS aggregate_id, coalesce(attributes, '{}') AS attributes, payload_json,
+       coalesce(max_attempts, %(max_attempts)s::int) AS max_attempts, not_before,
+       coalesce(event_id_given, false) AS event_id_given
+  FROM ROWS FROM (jsonb_to_recordset(%(rows)s::jsonb) AS ({publish_types})) WITH ORDINALITY
 
 -- name: publish
 -- Insert copies into unordered streams, and return the numbers of the copies that their stream already has.
