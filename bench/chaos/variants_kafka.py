@@ -9,9 +9,9 @@ from bench.chaos.variants import forget_renewals, rely_on_leases, replace
 from bench.chaos.variants_postgres import rewrite
 from kingdom.backends.kafka import KafkaBus
 from kingdom.backends.kafka.batches import OpenBatches, OpenDelivery
+from kingdom.backends.kafka.courier_queue import CarriedEvent
 from kingdom.backends.kafka.topic_writer import SentPosition, TopicWriter
 from kingdom.backends.kafka.transaction import KafkaTransaction
-from kingdom.backends.postgres.courier_queue import CarriedEvent
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.port import Transaction
 from kingdom.bus.stream import Stream

@@ -9,8 +9,8 @@ from psycopg.sql import SQL
 from bench.explain import Plan
 from bench.kafka.turns import STREAM, ping
 from kingdom.backends.kafka.courier import LEASE
+from kingdom.backends.kafka.courier_queue import CourierQueue
 from kingdom.backends.postgres import PostgresBus
-from kingdom.backends.postgres.courier_queue import CourierQueue
 
 TICK_EVENTS = 200
 _FILL_EVENTS = 100

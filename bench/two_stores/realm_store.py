@@ -16,8 +16,8 @@ import psycopg
 from bench.chaos.faults import run_to_end
 from bench.postgres import PrivateCluster
 from bench.two_stores.application import HANDED, IN, RECEIVED, application
+from kingdom.backends.kafka.courier_queue import CourierQueue
 from kingdom.backends.postgres import PostgresBus, migrate
-from kingdom.backends.postgres.courier_queue import CourierQueue
 from kingdom.bus import Envelope
 from kingdom.errors import Unavailable
 

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
+from kingdom.backends.kafka.courier_queue import CourierQueue
 from kingdom.backends.postgres import PostgresOperations
-from kingdom.backends.postgres.courier_queue import CourierQueue
 from kingdom.bus import Dispatcher, Envelope, Event, Transaction
 from kingdom.bus.why import why
 from tests.integration.running import at_work, open_bus, stream, until_all

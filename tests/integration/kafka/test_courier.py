@@ -11,9 +11,9 @@ from kingdom.backends.kafka import Brokers, Courier
 from kingdom.backends.kafka import courier as courier_module
 from kingdom.backends.kafka.brokers import partition_of, read_headers
 from kingdom.backends.kafka.courier import LEASE
+from kingdom.backends.kafka.courier_queue import CourierQueue
 from kingdom.backends.kafka.topic_writer import CourierFenced, SentPosition, TopicWriter, cursor_topic
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
-from kingdom.backends.postgres.courier_queue import CourierQueue
 from kingdom.backends.postgres.rows import CARRIED_BYTES_MAX
 from kingdom.bus import Envelope, Record, Retention, Stream, Topology
 from kingdom.bus.operations import Situation

@@ -1,4 +1,4 @@
-"""A worker on a bus without events: its background tasks continue after any error, or stop it with an error."""
+"""A worker on a bus without a store: when it claims, and how its background tasks continue after errors or end it."""
 
 import asyncio
 import logging
@@ -12,10 +12,12 @@ from structlog.testing import capture_logs
 
 from kingdom.bus import Bus, Delivery, Dispatcher, Stream, Topology, Transaction, Worker
 from kingdom.bus.port import LeaseRenewal
+from kingdom.bus.worker import hint_listener
 from kingdom.bus.worker import worker as working
 from kingdom.errors import KingdomError, Unavailable
 from kingdom.log_output import configure_logs
 from tests.patience import PATIENCE_SECONDS
+from tests.unit.bus.deliveries import delivery
 
 ERRORS = [RuntimeError("a bug"), Unavailable("the store is away"), asyncio.CancelledError()]
 
@@ -62,6 +64,7 @@ class Empty(Bus):
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(working, "_UNAVAILABLE_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(hint_listener, "_PAUSE_SECONDS", 0.01)
 
 
 @asynccontextmanager
@@ -88,15 +91,14 @@ async def test_an_error_outside_of_handlers_is_reported_once_and_the_worker_cont
     call: str, error: BaseException
 ) -> None:
     bus = Empty(**{call: error})
+    words = {"claim": "claim failed", "reap": "reaping failed", "wait": "cannot wait for hints"}
     configure_logs(json=True, level=logging.WARNING)
     with capture_logs() as reported:
         async with at_work(bus) as running:
-            await until(lambda: bus.calls[call] >= 3)
+            await until(lambda: bus.calls[call] >= 2)
             assert not running.done()
         await running
-    assert [entry["event"] for entry in reported] == [
-        f"{'reaping' if call == 'reap' else 'claim'} failed, trying again"
-    ]
+    assert [entry["event"] for entry in reported] == [f"{words[call]}, trying again"]
 
 
 async def test_a_worker_whose_reaper_ends_stops_with_an_error() -> None:
@@ -108,3 +110,31 @@ async def test_a_worker_whose_reaper_ends_stops_with_an_error() -> None:
     with pytest.raises(KingdomError, match="kingdom-reaper has ended") as raised:
         running.result()
     assert isinstance(raised.value.__cause__, Fatal)
+
+
+class Backlog(Empty):
+    """A bus whose first two claims are full, and whose transactions fail. It notes the order of its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[str] = []
+
+    async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
+        await super().claim(stream, limit, worker)
+        self.order.append("claim")
+        number = len(self.order)
+        return [delivery(position=number * limit + each, token=number) for each in range(limit)] if number < 3 else []
+
+    def transaction(
+        self, hold: Sequence[Delivery] = (), *, optimistic: bool = False
+    ) -> AbstractAsyncContextManager[Transaction]:
+        del hold, optimistic
+        self.order.append("transaction")
+        raise RuntimeError("there is no store")
+
+
+async def test_the_next_claim_begins_before_the_events_of_a_full_claim_are_handled() -> None:
+    bus = Backlog()
+    async with at_work(bus):
+        await until(lambda: bus.calls["claim"] >= 3)
+    assert bus.order[:2] == ["claim", "claim"]

@@ -12,9 +12,9 @@ from datetime import timedelta
 import structlog
 
 from kingdom.backends.kafka.brokers import Brokers
+from kingdom.backends.kafka.courier_queue import CarriedEvent, CourierQueue, CourierTerm, Tick
 from kingdom.backends.kafka.topic_writer import CourierFenced, SentPosition, TopicWriter, cursor_topic
 from kingdom.backends.postgres.bus import PostgresBus
-from kingdom.backends.postgres.courier_queue import CarriedEvent, CourierQueue, CourierTerm, Tick
 from kingdom.errors import Misconfigured, Transient, Unavailable
 
 # Another courier takes over if this one does not renew the role for this long. A courier that only hung is then fenced.

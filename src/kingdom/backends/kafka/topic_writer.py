@@ -8,7 +8,7 @@ from uuid import UUID
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, Producer, TopicPartition
 
 from kingdom.backends.kafka.brokers import Brokers, kafka_errors, partition_of
-from kingdom.backends.postgres.courier_queue import CarriedEvent
+from kingdom.backends.kafka.courier_queue import CarriedEvent
 from kingdom.errors import KingdomError, Misconfigured, Unavailable
 
 # A successor ends the open transaction of a dead courier at once, so this limit matters only if no successor starts.

@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from typing import Any, LiteralString, Self
 
 import msgspec
-import psycopg
 import structlog
 from psycopg import AsyncConnection, IsolationLevel
 from psycopg.conninfo import conninfo_to_dict, timeout_from_conninfo
@@ -19,11 +18,12 @@ from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
 
 from kingdom.backends.postgres.claim_pace import ClaimPace
-from kingdom.backends.postgres.connection import Call, Connection, JoinedConnection, Pool, Rows, with_timeouts
+from kingdom.backends.postgres.connection import Call, Connection, JoinedConnection, Rows, with_timeouts
 from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.lease_renewals import LeaseRenewals
 from kingdom.backends.postgres.log_horizon import LogHorizon
 from kingdom.backends.postgres.open_leases import OpenLeases, closing_parameters
+from kingdom.backends.postgres.pool import Pool
 from kingdom.backends.postgres.queries import DEFAULT_SCHEMA, load_queries
 from kingdom.backends.postgres.rows import (
     COURIER_HINT,
@@ -175,12 +175,7 @@ class PostgresBus(Bus):
             self._leases.lose(item for item in items if item.position in lost.positions)
             raise
         finally:
-            try:
-                with suppress(psycopg.Error):
-                    await connection.roll_back()
-            finally:
-                # A second cancellation may interrupt the rollback. The pool then closes the connection.
-                await self.pool.putconn(connection)
+            await self.pool.take_back(connection)
         self._leases.settle(transaction.changes.settlements.values())
         copies = transaction.changes.copies.values()
         self._wakeups.published({hint_of(copy) for copy in copies}, events=len(copies))
@@ -347,12 +342,14 @@ class PostgresBus(Bus):
 
     @asynccontextmanager
     async def _responsive_connection(self) -> AsyncIterator[Connection]:
-        async with self.pool.connection() as connection:
-            try:
-                async with asyncio.timeout(_ANSWER_SECONDS):
-                    yield connection
-            except TimeoutError:
-                raise Unavailable(f"the database has not answered for {_ANSWER_SECONDS:g} s") from None
+        connection = await self.pool.getconn()
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                yield connection
+        except TimeoutError:
+            raise Unavailable(f"the database has not answered for {_ANSWER_SECONDS:g} s") from None
+        finally:
+            await self.pool.take_back(connection)
 
     async def _configure(self, connection: Connection) -> None:
         # The driver sends the isolation level with every BEGIN.

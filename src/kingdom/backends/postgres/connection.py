@@ -1,9 +1,8 @@
-"""Connections and a pool that notice a lost server and never lose the cancellation of a task."""
+"""Connections that notice a lost server and never lose the cancellation of a task."""
 
 import asyncio
 import itertools
 import math
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, LiteralString, TypeVar
@@ -17,7 +16,6 @@ from psycopg.generators import send
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import DictRow, dict_row
-from psycopg_pool import AsyncConnectionPool
 
 from kingdom.backends.postgres.queries import numbered
 from kingdom.backends.postgres.values import to_parameter
@@ -32,7 +30,6 @@ _SUCCESSES = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 CONNECT_SECONDS = 5
 # How long the server may take to end the statements of a cancelled task.
 _CANCEL_SECONDS = 5.0
-_AT_HAND_SECONDS = 1.0
 # A half-open connection must be noticed well before a lease ends. Only tcp_user_timeout is in milliseconds.
 _TIMEOUTS: dict[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
@@ -301,81 +298,6 @@ class Connection(AsyncConnection[DictRow]):
         except errors.ReadOnlySqlTransaction:
             await self._leave_read_only()
             raise
-
-
-class Pool(AsyncConnectionPool[Connection]):
-    """A pool that keeps cancellations. Before Python 3.12, asyncio loses a cancellation that arrives with a result.
-
-    One connection that was just used stays at hand for the next caller, so that a publish costs this process a fifth
-    less. A connection that was taken out of the pool more than `_AT_HAND_SECONDS` ago goes back there after its use,
-    because only the pool replaces old connections.
-    """
-
-    _at_hand: Connection | None = None
-    # How many callers wait for a connection of the pool.
-    _requests = 0
-
-    async def getconn(self, timeout: float | None = None) -> Connection:  # noqa: ASYNC109 - the signature of the pool
-        """Take a connection out of the pool. If the caller is cancelled meanwhile, put the connection back."""
-        connection, self._at_hand = self._at_hand, None
-        if connection is not None:
-            return connection
-        self._requests += 1
-        try:
-            with KeptCancellation():
-                connection = await super().getconn(timeout)
-        except asyncio.CancelledError:
-            if connection is not None:
-                await self.putconn(connection)
-            raise
-        finally:
-            self._requests -= 1
-        connection.at_hand_until = time.monotonic() + _AT_HAND_SECONDS
-        return connection
-
-    async def putconn(self, conn: Connection) -> None:
-        """Put a connection back. If its server was read-only, replace all connections."""
-        if self._may_stay_at_hand(conn):
-            self._at_hand = conn
-            return
-        await super().putconn(conn)
-        if conn.met_read_only:
-            await self.drain()
-
-    def _may_stay_at_hand(self, conn: Connection) -> bool:
-        return (
-            self._at_hand is None
-            and not self._requests
-            and not self.closed
-            and conn.pgconn.transaction_status == TransactionStatus.IDLE
-            and time.monotonic() < conn.at_hand_until
-        )
-
-    async def check(self) -> None:
-        """Replace the broken connections among those that are not in use."""
-        await self._put_back()
-        await super().check()
-
-    async def drain(self) -> None:
-        """Replace all connections."""
-        await self._put_back()
-        await super().drain()
-
-    async def close(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109 - the signature of the pool
-        """Close all connections."""
-        await super().close(timeout)
-        # The pool is closed now, so it closes each connection that comes back.
-        await self._put_back()
-
-    async def _put_back(self) -> None:
-        connection, self._at_hand = self._at_hand, None
-        if connection is not None:
-            await super().putconn(connection)
-
-    async def wait(self, timeout: float = 30.0) -> None:  # noqa: ASYNC109 - the signature of the pool
-        """Wait until the pool is ready, but keep a cancellation."""
-        with KeptCancellation():
-            await super().wait(timeout)
 
 
 class JoinedConnection:

@@ -1,5 +1,6 @@
 """Decide from which streams a worker claims next. This module does no I/O."""
 
+import math
 import random
 from collections.abc import Iterable
 
@@ -28,8 +29,8 @@ class ClaimSchedule:
         self._next[stream] = now + self._poll_seconds * jitter()
 
     def seconds_until_due(self, streams: Iterable[str], now: float) -> float:
-        """Return the time until the next claim from one of the streams."""
-        return max(min(self._next[stream] for stream in streams) - now, 0.0)
+        """Return the time until the next claim from any of them: zero if one is due, infinite without streams."""
+        return max(min((self._next[stream] for stream in streams), default=math.inf) - now, 0.0)
 
 
 def jitter() -> float:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -19,6 +19,7 @@ from kingdom.bus.port import Bus
 from kingdom.bus.worker.claim_schedule import ClaimSchedule, jitter
 from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.bus.worker.execution import GROUP_SECONDS, Execution
+from kingdom.bus.worker.hint_listener import HintListener
 from kingdom.bus.worker.keeper import MARGIN_SHARE, HeldLease, LeaseKeeper
 from kingdom.bus.worker.unit import Unit, join_into_groups, split_into_runs
 from kingdom.errors import KingdomError, Misconfigured
@@ -76,6 +77,7 @@ class Worker:
         self._concurrency = concurrency
         self._batch = batch
         self._schedule = ClaimSchedule(self._streams, poll.total_seconds())
+        self._hints = HintListener(bus, self._note_hint)
         self._shortest_lease = min(bus.topology.stream(stream).lease for stream in streams).total_seconds()
         self._grace = grace
         if metrics is None:
@@ -141,6 +143,7 @@ class Worker:
             stopped.cancel()
             fetching.cancel()
             await asyncio.wait({fetching, stopped})
+            await self._hints.close()
         if broken:
             cause = None if broken.cancelled() else broken.exception()
             raise KingdomError(
@@ -173,8 +176,8 @@ class Worker:
 
     async def _fetch(self, stream: str) -> bool:
         """Claim from a stream and start the deliveries. Return whether there were deliveries."""
-        asked_at = time.monotonic()
-        deliveries = await self._bus.claim(stream, self._limit(stream), self.name)
+        asked_at, limit = time.monotonic(), self._limit(stream)
+        deliveries = await self._bus.claim(stream, limit, self.name)
         if not deliveries:
             return False
         lease = HeldLease(deliveries[0].token, self._bus.topology.stream(stream).lease, asked_at)
@@ -188,6 +191,9 @@ class Worker:
         self._start(lease, deliveries)
         if suspect:
             await self._until_idle(unless_stopping=True)
+        elif len(deliveries) >= limit:
+            # More events may be due. The next claim begins before the handlers of these events block the loop.
+            self._schedule.hint(stream)
         return True
 
     def _start(self, lease: HeldLease, deliveries: list[Delivery]) -> None:
@@ -342,7 +348,9 @@ class Worker:
         return max(1, min(GROUP_SIZE, int(GROUP_SECONDS / max(seconds, 1e-6))))
 
     def _is_full(self) -> bool:
-        return len(self._units) >= self._concurrency or sum(len(u.open) for u in self._units) > self._batch
+        # While the store settles one batch and the handlers of another run, a third can be claimed.
+        open_events = sum(len(unit.open) for unit in self._units)
+        return len(self._units) >= self._concurrency or open_events > 2 * self._batch
 
     def _has_room(self, stream: str) -> bool:
         """Return whether to claim more events: the worker is not full, or it has no events of this stream."""
@@ -351,28 +359,23 @@ class Worker:
     async def _until_idle(self, *, unless_stopping: bool = False) -> None:
         """Wait until all units have ended. If `unless_stopping`, return early when the worker stops."""
         while self._units and not (unless_stopping and self._stopping.is_set()):
-            await self._next_change()
-
-    async def _next_change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     async def _wait_for_hint(self) -> None:
         """Wait for a hint about a stream, for the end of a unit, or until a stream must be polled."""
-        if self._changed.is_set():
+        streams = [stream for stream in self._streams if self._has_room(stream)]
+        seconds = self._schedule.seconds_until_due(streams, time.monotonic())
+        if self._changed.is_set() or not seconds:
             return
-        waits: dict[asyncio.Task[Any], str | None] = {asyncio.create_task(self._changed.wait()): None}
-        if streams := [stream for stream in self._streams if self._has_room(stream)]:
-            at_most = timedelta(seconds=self._schedule.seconds_until_due(streams, time.monotonic()))
-            waits |= {asyncio.create_task(self._bus.wait([stream], at_most)): stream for stream in streams}
-        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for task in waits:
-            task.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
-        for task in done:
-            task.result()
-            if stream := waits[task]:
-                self._schedule.hint(stream)
+        self._hints.listen(streams)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds if streams else None):
+                await self._changed.wait()
+
+    def _note_hint(self, stream: str) -> None:
+        self._schedule.hint(stream)
+        self._changed.set()
 
     async def _pause(self, seconds: float) -> None:
         """Sleep for about this time. Return early when the worker stops."""
@@ -392,9 +395,6 @@ def _log_failure(what: str, error: Exception) -> None:
 def _from_thread(
     loop: asyncio.AbstractEventLoop, call: Callable[[frozenset[int]], None], argument: frozenset[int]
 ) -> None:
-    """Call a function in the event loop from another thread."""
-    try:
+    """Call a function in the event loop from another thread. Without a loop, the worker has ended too."""
+    with suppress(RuntimeError):
         loop.call_soon_threadsafe(call, argument)
-    except RuntimeError:
-        # The loop has ended, and the worker with it.
-        return
