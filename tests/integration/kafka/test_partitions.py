@@ -143,9 +143,12 @@ async def test_a_partition_is_checked_before_the_changes_of_its_events_are_writt
 ) -> None:
     await bus.publish(placed(0))
     names, statements, run = {sql: name for name, sql in bus.queries.items()}, list[str](), Connection.run
+    test = asyncio.current_task()
 
     async def run_and_note(connection: Connection, *calls: Call) -> list[Rows]:
-        statements.extend(name for sql, _ in calls if (name := names.get(sql)))
+        # The courier runs statements at the same time.
+        if asyncio.current_task() is test:
+            statements.extend(name for sql, _ in calls if (name := names.get(sql)))
         return await run(connection, *calls)
 
     async with kafka_bus() as owner:

@@ -5,13 +5,16 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
+from functools import partial
+from typing import TypeVar
 
 import structlog
 
 from kingdom.backends.kafka.brokers import Brokers
+from kingdom.backends.kafka.client_calls import call_client
 from kingdom.backends.kafka.courier_queue import CarriedEvent, CourierQueue, CourierTerm, Tick
 from kingdom.backends.kafka.topic_writer import CourierFenced, SentPosition, TopicWriter, cursor_topic
 from kingdom.backends.postgres.bus import PostgresBus
@@ -30,6 +33,7 @@ _PAUSE_SECONDS = 1.0
 # Brokers forget the position of a group without members after some days, so an idle courier repeats it.
 _REPEAT_SECONDS = 3600.0
 _log = structlog.get_logger("kingdom.courier")
+T = TypeVar("T")
 
 
 class Courier:
@@ -72,7 +76,7 @@ class Courier:
     async def _send_while_held(self, term: CourierTerm) -> None:
         writer = TopicWriter(self._brokers, term.store, await self._prepare_topics(self._streams))
         try:
-            position = await asyncio.to_thread(writer.open)
+            position = await self._call(writer.open)
             if position.tick == 0 and term.sent > 0:
                 raise Misconfigured(
                     f"the brokers have lost the position of the courier, which had sent tick {term.sent}: see"
@@ -82,7 +86,7 @@ class Courier:
             await self._send_until_stopped(writer, position, term.sent)
             await self._queue.leave(self.name)
         finally:
-            await asyncio.to_thread(writer.close)
+            await self._call(writer.close)
 
     async def _send_until_stopped(self, writer: TopicWriter, position: SentPosition, reported: int) -> None:
         repeat_at, report_at = time.monotonic() + _REPEAT_SECONDS, 0.0
@@ -96,7 +100,7 @@ class Courier:
             if position.tick > first:
                 repeat_at = time.monotonic() + _REPEAT_SECONDS
             elif time.monotonic() > repeat_at and position.tick:
-                await asyncio.to_thread(writer.send, position.tick, (), position)
+                await self._call(partial(writer.send, position.tick, (), position))
                 repeat_at = time.monotonic() + _REPEAT_SECONDS
             else:
                 await self._wait()
@@ -117,14 +121,14 @@ class Courier:
             async for events in pieces:
                 reached = SentPosition(tick.number, events[-1].seq if len(events) == PIECE_EVENTS else None)
                 await self._prepare_undeclared(writer, events)
-                await asyncio.to_thread(writer.send, tick.number, events, reached)
+                await self._call(partial(writer.send, tick.number, events, reached))
                 self.sent_events += len(events)
                 position = reached
                 if not await self._still_holds():
                     raise CourierFenced("another courier has taken over")
         if position != (complete := SentPosition(tick.number)):
             # The last piece was full, so it was not known to be the last.
-            await asyncio.to_thread(writer.send, tick.number, (), complete)
+            await self._call(partial(writer.send, tick.number, (), complete))
         return complete
 
     async def _prepare_undeclared(self, writer: TopicWriter, events: Sequence[CarriedEvent]) -> None:
@@ -142,8 +146,8 @@ class Courier:
     async def _prepare_topics(self, streams: Iterable[str]) -> dict[str, int]:
         topics = [self._brokers.topic(stream) for stream in streams]
         wanted = dict.fromkeys(topics, self._brokers.partitions) | {cursor_topic(self._brokers): 1}
-        await asyncio.to_thread(self._brokers.create_topics, wanted)
-        counts = await asyncio.to_thread(self._brokers.count_partitions, topics)
+        await self._call(partial(self._brokers.create_topics, wanted))
+        counts = await self._call(partial(self._brokers.count_partitions, topics))
         if missing := [topic for topic in topics if not counts.get(topic)]:
             # The brokers show a new topic some time after they have created it.
             raise Unavailable(f"the brokers do not show the topics {', '.join(missing)} yet")
@@ -155,6 +159,9 @@ class Courier:
                     f" create it again with {count} partitions"
                 )
         return known
+
+    async def _call(self, call: Callable[[], T]) -> T:
+        return await call_client(call, self._stopping)
 
     async def _wait(self) -> None:
         waits = [asyncio.create_task(self._queue.wait(_POLL)), asyncio.create_task(self._stopping.wait())]

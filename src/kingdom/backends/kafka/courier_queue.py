@@ -63,13 +63,14 @@ class CourierQueue:
 
     async def take_ticks(self, sent: int) -> list[Tick]:
         """Commit a new tick if there are new events, and return all ticks after the last sent one."""
+        queries, parameters = self._bus.queries, {"sent": sent}
         with translate_errors():
-            async with self._bus.pool.connection() as connection:
-                async with connection.transaction():
-                    await connection.execute(self._bus.queries["lock_courier"])
-                    await connection.execute(self._bus.queries["add_tick"], {"sent": sent})
-                cursor = await connection.execute(self._bus.queries["unsent_ticks"], {"sent": sent})
-                return [Tick(**row) for row in await cursor.fetchall()]
+            async with self._bus.responsive_connection() as connection:
+                await connection.run_and_commit(
+                    (queries["begin"], {}), (queries["lock_courier"], {}), (queries["add_tick"], parameters)
+                )
+                (rows,) = await connection.fetch((queries["unsent_ticks"], parameters))
+        return [Tick(**row) for row in rows]
 
     async def events(self, tick: Tick, after: int, limit: int) -> AsyncGenerator[list[CarriedEvent], None]:
         """Yield the events of a tick after a position, in pieces of at most `limit` events."""
@@ -105,6 +106,5 @@ class CourierQueue:
 
     async def _run(self, name: str, **parameters: Any) -> list[DictRow]:
         with translate_errors():
-            async with self._bus.pool.connection() as connection:
-                cursor = await connection.execute(self._bus.queries[name], parameters)
-                return await cursor.fetchall() if cursor.description else []
+            async with self._bus.responsive_connection() as connection:
+                return (await connection.fetch((self._bus.queries[name], parameters)))[0]

@@ -36,7 +36,6 @@ class Inbox:
         """Become the owner of a partition. If it was never read, start at the offset `first`."""
         parameters = {"stream": self._stream, "topic": topic, "partition": number, "first": first}
         with translate_errors():
-            async with self._bus.pool.connection() as connection:
-                cursor = await connection.execute(self._bus.queries["take_partition"], parameters)
-                (row,) = await cursor.fetchall()
+            async with self._bus.responsive_connection() as connection:
+                ((row,),) = await connection.fetch((self._bus.queries["take_partition"], parameters))
         return TakenPartition(row["epoch"], tuple(zip(row["starts"], row["ends"], strict=True)), row["takeovers"])

@@ -102,6 +102,8 @@ class TopicWriter:
             self._producer.purge()
             self._producer.flush(_CLOSED_SECONDS)
         self._reader.close()
+        # The end of a client waits for its threads, so it must not happen in the event loop.
+        del self._producer, self._reader
 
     def _produce(self, tick: int, event: CarriedEvent) -> None:
         topic = self._brokers.topic(event.stream)

@@ -273,7 +273,7 @@ class PostgresBus(Bus):
                 # After a failover, a pooler has connected this process to a server whose tokens are lower. Targets of
                 # effects would refuse such a token, so release the events and claim them again with a higher token.
                 with translate_errors():
-                    async with self._responsive_connection() as connection:
+                    async with self.responsive_connection() as connection:
                         await self._raise_tokens(connection)
                 async with self.transaction() as transaction:
                     for delivery in deliveries:
@@ -323,7 +323,7 @@ class PostgresBus(Bus):
         self._wakeups.published({*streams, COURIER_HINT} if is_carried else streams)
 
     async def _execute(self, name: str, parameters: Mapping[str, Any], *, raise_tokens: bool = False) -> Rows:
-        async with self._responsive_connection() as connection:
+        async with self.responsive_connection() as connection:
             if raise_tokens and not connection.has_raised_tokens:
                 await self._raise_tokens(connection)
             call: Call = (self.queries[name], parameters)
@@ -341,7 +341,8 @@ class PostgresBus(Bus):
             await self.pool.putconn(connection)
 
     @asynccontextmanager
-    async def _responsive_connection(self) -> AsyncIterator[Connection]:
+    async def responsive_connection(self) -> AsyncIterator[Connection]:
+        """Yield a connection for a limited time, because an answer may be lost without an error."""
         connection = await self.pool.getconn()
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):

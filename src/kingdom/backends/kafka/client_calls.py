@@ -1,0 +1,44 @@
+"""Calls of the Kafka client, which block until the brokers answer."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from kingdom.errors import Unavailable
+
+# How long a process that stops waits for the brokers.
+_LAST_ANSWER_SECONDS = 10.0
+T = TypeVar("T")
+
+
+async def call_client(call: Callable[[], T], stopping: asyncio.Event) -> T:
+    """Return what a blocking call returns. Once `stopping` is set, wait only a few seconds more.
+
+    The call runs in a daemon thread. The threads of asyncio would keep the process alive until the brokers answer.
+    """
+    answer: Future[T] = Future()
+    # A call that runs cannot be cancelled; its answer is then dropped.
+    answer.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="kingdom-kafka-call", daemon=True).start()
+    answered = asyncio.wrap_future(answer)
+    stopped = asyncio.ensure_future(stopping.wait())
+    waits: set[asyncio.Future[Any]] = {answered, stopped}
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        if not answered.done():
+            await asyncio.wait({answered}, timeout=_LAST_ANSWER_SECONDS)
+    finally:
+        stopped.cancel()
+        answered.cancel()
+    if answered.cancelled():
+        raise Unavailable(f"the brokers have not answered for {_LAST_ANSWER_SECONDS:g} s, and this process ends")
+    return answered.result()

@@ -1,0 +1,90 @@
+"""A courier ends soon after it is asked to, although the brokers or the server never answer."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from kingdom.backends.kafka import Brokers, Courier, client_calls
+from kingdom.backends.kafka.topic_writer import SentPosition, TopicWriter
+from kingdom.backends.postgres import PostgresBus
+from kingdom.backends.postgres import bus as postgres_bus
+from kingdom.bus import Envelope
+from tests.integration.kafka.topics import payloads
+from tests.integration.running import eventually
+from tests.patience import PATIENCE_SECONDS
+
+EVENT = Envelope(type="OrderPlaced", payload={"number": 1}, partition_key="a")
+
+
+@pytest.mark.parametrize("call", ["open", "send", "close"])
+async def test_a_courier_ends_although_the_brokers_do_not_answer(
+    bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    is_blocked, goes_on, answered = threading.Event(), threading.Event(), getattr(TopicWriter, call)
+
+    def block(writer: TopicWriter, *arguments: Any) -> SentPosition | None:
+        is_blocked.set()
+        goes_on.wait(PATIENCE_SECONDS)
+        found: SentPosition | None = answered(writer, *arguments)
+        return found
+
+    monkeypatch.setattr(TopicWriter, call, block)
+    monkeypatch.setattr(client_calls, "_LAST_ANSWER_SECONDS", 0.1)
+    courier = Courier(bus, brokers)
+    running = asyncio.create_task(courier.run())
+    await bus.publish(EVENT)
+    if call == "close":
+        await eventually(lambda: has_sent(courier))
+    else:
+        await asyncio.to_thread(is_blocked.wait)
+    courier.stop()
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS / 2):
+            await running
+    finally:
+        goes_on.set()
+    assert is_blocked.is_set()
+
+
+async def has_sent(courier: Courier) -> bool:
+    return courier.sent_events == 1
+
+
+async def test_a_courier_that_ends_waits_for_the_answer_to_what_it_has_sent(
+    bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_sending, goes_on, send = threading.Event(), threading.Event(), TopicWriter.send
+
+    def send_later(writer: TopicWriter, *arguments: Any) -> None:
+        is_sending.set()
+        goes_on.wait(PATIENCE_SECONDS)
+        send(writer, *arguments)
+
+    monkeypatch.setattr(TopicWriter, "send", send_later)
+    monkeypatch.setattr(client_calls, "_LAST_ANSWER_SECONDS", PATIENCE_SECONDS)
+    courier = Courier(bus, brokers)
+    running = asyncio.create_task(courier.run())
+    await bus.publish(EVENT)
+    await asyncio.to_thread(is_sending.wait)
+    courier.stop()
+    goes_on.set()
+    await running
+    assert [payload["number"] for payload in payloads(brokers, "orders")] == [1]
+
+
+async def test_a_courier_gives_up_a_server_that_does_not_answer(
+    bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_bus, "_ANSWER_SECONDS", 0.2)
+    async with bus.pool.connection() as other, other.transaction():
+        # Another courier hangs in the middle of a tick.
+        await other.execute("SELECT FROM kingdom.courier FOR UPDATE")
+        courier = Courier(bus, brokers)
+        running = asyncio.create_task(courier.run())
+        await bus.publish(EVENT)
+        courier.stop()
+        async with asyncio.timeout(PATIENCE_SECONDS / 2):
+            await running
+    assert courier.sent_events == 0
