@@ -87,10 +87,10 @@ def long_files(text: str) -> Iterator[str]:
 
 
 def long_functions(text: str) -> Iterator[str]:
-    """Complain about functions whose code, without the docstring, is too long."""
+    """Complain about functions that are too long."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = _lines(node) - _docstring_lines(node)
+            lines = _lines(node)
             if lines > FUNCTION_LINES_MAX:
                 yield f"{node.name} has {lines} lines, {FUNCTION_LINES_MAX} are allowed"
 
@@ -198,7 +198,3 @@ def _defined_names(tree: ast.Module) -> Iterator[str]:
 
 def _lines(node: ast.stmt) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1
-
-
-def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    return _lines(node.body[0]) if ast.get_docstring(node) is not None else 0

@@ -60,9 +60,13 @@ async def tail(
         return
     if token_file is not None:
         raise typer.BadParameter("--token-file is only for --url.")
+    await _read(call, start or ("now" if follow else "start"), limit, follow=follow)
+
+
+async def _read(call: CommandCall, start: str, limit: int | None, *, follow: bool) -> None:
     remaining = limit
     async with call.operations() as operations:
-        cursor = await _begin(operations, start or ("now" if follow else "start"))
+        cursor = await _begin(operations, start)
         while remaining is None or remaining > 0:
             page = await operations.read_log(cursor, min(_PAGE_SIZE, remaining or _PAGE_SIZE))
             for logged in page:

@@ -42,6 +42,8 @@ _Streams = Annotated[
     list[str] | None,
     typer.Option(help="Only this stream; repeatable. For a family of streams, name the members to handle."),
 ]
+_Concurrency = Annotated[int, typer.Option(min=1, help="How many handlers run at a time.")]
+_Batch = Annotated[int, typer.Option(min=1, help="The maximum number of events that the worker claims at once.")]
 
 
 @command(app, "work", result=LOG_LINES, json_flags=("--json-logs", "--json"))
@@ -50,10 +52,8 @@ async def work(
     name: Annotated[str | None, typer.Argument(metavar="MODULE:OBJECT", help="The Application to run.")] = None,
     *,
     stream: _Streams = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="How many handlers run at a time.")] = 16,
-    batch: Annotated[
-        int, typer.Option(min=1, help="The maximum number of events that the worker claims at once.")
-    ] = 200,
+    concurrency: _Concurrency = 16,
+    batch: _Batch = 200,
     grace: Annotated[str, typer.Option(help="The time that running handlers get to finish.")] = "30s",
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = LOOPBACK,
@@ -92,13 +92,8 @@ async def work(
         refresh = partial(BacklogMetrics(registry, prefix=prefix).refresh, operations_of(bus), streams)
         metrics = serving_metrics(registry, refresh, host=metrics_host, port=metrics_port)
         on_removed = partial(log_clean_up, bus, _ACTOR)
-        async with (
-            metrics,
-            _in_background(
-                run_retention(operations_of(bus), application.retention, on_removed=on_removed),
-                report_throughput(bus, worker_metrics.handled),
-            ),
-        ):
+        retention = run_retention(operations_of(bus), application.retention, on_removed=on_removed)
+        async with metrics, _in_background(retention, report_throughput(bus, worker_metrics.handled)):
             return await _run(worker, streams)
 
 

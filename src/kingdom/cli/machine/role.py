@@ -112,29 +112,38 @@ async def role(  # noqa: PLR0913 - one parameter per option
     JSON: log lines, one object each, on standard error.
     """
     options = {"name": host_name or None, "slots": slots, "agent": agent, "sandbox": sandbox}
-    given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    given = {key: value for key, value in options.items() if value is not None}
     level = logging.getLevelNamesMapping()[log_level.upper()]
-    match name:
-        case "engine" | "host":
-            configure_logs(json=call.output.json, level=level)
-            host = SoldierSettings(**given) if with_host or name == "host" else None
-            runs_engine = name == "engine"
-            cut_off = await run_standalone(call, host, directory, metrics_host, metrics_port, runs_engine=runs_engine)
-        case "courier":
-            _refuse_host_options(name, is_given=bool(given or directory or with_host))
-            configure_logs(json=call.output.json, level=level)
-            cut_off = await run_courier(call, metrics_host, metrics_port)
-        case _:
-            _refuse_host_options(name, is_given=bool(given or directory or with_host))
-            cut_off = await play_court_role(call, name, level, metrics_host, metrics_port)
+    cut_off = await _play(call, name, given, directory, metrics_host, metrics_port, level, with_host=with_host)
     return exit_code.FAILED if cut_off else None
 
 
-def _refuse_host_options(name: RoleName, *, is_given: bool) -> None:
-    if is_given:
-        raise Misconfigured(
-            f"the role {name} takes no options about a host: set them under `soldiers:` in kingdom.yaml"
-        )
+async def _play(
+    call: CommandCall,
+    name: RoleName,
+    given: dict[str, Any],
+    directory: Path | None,
+    metrics_host: str,
+    metrics_port: int | None,
+    level: int,
+    *,
+    with_host: bool,
+) -> bool:
+    match name:
+        case "engine" | "host":
+            host = SoldierSettings(**given) if with_host or name == "host" else None
+            runs_engine = name == "engine"
+            configure_logs(json=call.output.json, level=level)
+            return await run_standalone(call, host, directory, metrics_host, metrics_port, runs_engine=runs_engine)
+        case _ if given or directory or with_host:
+            raise Misconfigured(
+                f"the role {name} takes no options about a host: set them under `soldiers:` in kingdom.yaml"
+            )
+        case "courier":
+            configure_logs(json=call.output.json, level=level)
+            return await run_courier(call, metrics_host, metrics_port)
+        case _:
+            return await play_court_role(call, name, level, metrics_host, metrics_port)
 
 
 async def play_court_role(

@@ -138,11 +138,14 @@ async def run_git(
         finally:
             await run_to_completion(_end(starting))
         if code and not (at_most is not None and code == -signal.SIGXFSZ):
-            errors.seek(0)
-            words = errors.read().decode(errors="replace").strip()[-_ERROR_LENGTH_MAX:]
+            words = _read(errors).strip()[-_ERROR_LENGTH_MAX:]
             raise GitFailed(f"git {_verb(arguments)} failed in {cwd} with exit code {code}: {words}", code)
-        output.seek(0)
-        return output.read(-1 if at_most is None else at_most).decode(errors="replace")
+        return _read(output, -1 if at_most is None else at_most)
+
+
+def _read(file: IO[bytes], size: int = -1) -> str:
+    file.seek(0)
+    return file.read(size).decode(errors="replace")
 
 
 def extract_passwords(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
