@@ -13,8 +13,8 @@ PARTS := web installed pages variants timing second_store kafka benches agents l
 # These parts measure time, so no other test runs beside them.
 ALONE := timing benches long mutants
 PART := $(PARTS)
-# One more worker than there are cores, because a test often waits for processes that it has started.
-WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+# Twice as many workers as cores, because a test waits for a third of its time, mostly for processes that it has started.
+WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 2)))
 # Tests create and sync hundreds of thousands of small files, which is much faster in memory. Each worker needs 1.5 GB.
 MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt $$((1500000 * $(WORKERS))) 2>/dev/null && echo /dev/shm)
 IN_MEMORY := $(if $(MEMORY),TMPDIR=$(MEMORY))
