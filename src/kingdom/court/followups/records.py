@@ -58,10 +58,10 @@ class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id
 
     `opened_by` is the assignment that opened the pull request, `head` the last commit that Kingdom pushed, and
     `branch_head` the head of the branch that was last seen, or "" if none was. `failing` are the checks that failed
-    before the last round about checks, `rerun_head` is the last commit whose checks were run again, and `waiting` is
-    what the next round is about. `cost_usd` is the cost of all rounds, and `granted_at_usd` the part of it that was
-    spent when a person last granted more. `stranger` is who caused the run that opened the pull request, if the policy
-    of the General does not name this person.
+    before the last round about checks, and `tests` is how many tests each of them ran, if that is known. `rerun_head`
+    is the last commit whose checks were run again, and `waiting` is what the next round is about. `cost_usd` is the
+    cost of all rounds, and `granted_at_usd` the part of it that was spent when a person last granted more. `stranger`
+    is who caused the run that opened the pull request, if the policy of the General does not name this person.
     """
 
     id: str
@@ -79,6 +79,7 @@ class Followup(msgspec.Struct, frozen=True, kw_only=True, rename={"assignment_id
     reason: str = ""
     rounds: dict[RoundReason, int] = {}
     failing: tuple[str, ...] = ()
+    tests: dict[str, int] = {}
     waiting: tuple[RoundEntry, ...] = ()
     cost_usd: float = 0.0
     # How often a person has granted the rounds and the budget of the policy again.

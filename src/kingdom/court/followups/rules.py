@@ -1,7 +1,7 @@
 """Decide whether a round of work on a followed pull request begins. This module does no I/O."""
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -33,15 +33,17 @@ _SUBJECTS = {
 
 @dataclass(frozen=True, slots=True)
 class StartRound:
-    """A round begins because of `events`. `failing` are the checks that fail before it.
+    """A round begins because of `events`.
 
-    `kept` are the events that continue to wait, because no other round may begin for their reason. `budget_usd` is what
-    is left for all rounds together.
+    `failing` are the checks that fail before it, and `tests` is how many tests they ran. `kept` are the events that
+    continue to wait, because no other round may begin for their reason. `budget_usd` is what is left for all rounds
+    together.
     """
 
     reasons: tuple[RoundReason, ...]
     events: tuple[ExternalEvent, ...]
     failing: tuple[str, ...] = ()
+    tests: Mapping[str, int] = field(default_factory=dict)
     kept: tuple[ExternalEvent, ...] = ()
     budget_usd: float = 0.0
 
@@ -80,7 +82,7 @@ def end_reason(event_type: str) -> str:
 
 
 def reason_of(event: ExternalEvent) -> RoundReason | None:
-    """Return the reason of the round that an event can begin, or None."""
+    """Return the reason of the round that an event can begin, whatever its followup, or None."""
     if event.type == REVIEW_SUBMITTED:
         asks = event.payload.get("state") == CHANGES_REQUESTED or bool(event.payload.get("comments"))
         return RoundReason.REVIEW if asks else None
@@ -110,6 +112,11 @@ def is_replaced(older: ExternalEvent, newer: ExternalEvent, head: str) -> bool:
     return commit == newer.payload.get("commit") or commit != head
 
 
+def has_fewer_tests(followup: Followup, event: ExternalEvent) -> bool:
+    """Return whether a check ran fewer tests than before the last round about checks."""
+    return bool(_fewer_tests(followup, event))
+
+
 def failing_names(events: Iterable[ExternalEvent]) -> tuple[str, ...]:
     """Return the sorted names of the failed checks in events."""
     checks: list[Any] = [each for event in events for each in event.payload.get("failing") or ()]
@@ -133,7 +140,10 @@ def decide_round(followup: Followup, policy: FollowPolicy, waiting: Sequence[Ext
         return AskPerson("; ".join(refusals.values()))
     events = tuple(event for reason in allowed for event in current[reason])
     kept = tuple(event for reason in wanted if reason not in allowed for event in current[reason])
-    return StartRound(allowed, events, failing_names(current[RoundReason.CHECKS]), kept, budget)
+    checks = current[RoundReason.CHECKS]
+    failing = failing_names(checks)
+    tests = {name: count for each in checks for name, count in _tests(each).items() if name in failing}
+    return StartRound(allowed, events, failing, tests, kept, budget)
 
 
 def count_round(followup: Followup, start: StartRound) -> Followup:
@@ -143,6 +153,7 @@ def count_round(followup: Followup, start: StartRound) -> Followup:
         followup,
         rounds={reason: count for reason, count in used.items() if count},
         failing=start.failing if RoundReason.CHECKS in start.reasons else followup.failing,
+        tests=dict(start.tests) if RoundReason.CHECKS in start.reasons else followup.tests,
     )
 
 
@@ -208,7 +219,7 @@ def _current_events(
     conflicts = [each for each in waiting if each.type == CONFLICT and not _is_settled(each, followup)]
     return {
         RoundReason.REVIEW: reviews,
-        RoundReason.CHECKS: tuple(each for each in checks[-1:] if reason_of(each)),
+        RoundReason.CHECKS: tuple(each for each in checks[-1:] if reason_of(each) or has_fewer_tests(followup, each)),
         RoundReason.CONFLICTS: tuple(conflicts[-1:]),
     }
 
@@ -226,7 +237,27 @@ def _why_not(followup: Followup, policy: FollowPolicy, reason: RoundReason, even
     limit = round_limit(policy, followup, reason)
     if followup.rounds.get(reason, 0) >= limit:
         return f"all {limit} rounds about {_SUBJECTS[reason]} are used"
-    return _why_no_progress(followup.failing, failing_names(events)) if reason is RoundReason.CHECKS else ""
+    if reason is not RoundReason.CHECKS:
+        return ""
+    fewer = [words for event in events for words in _fewer_tests(followup, event)]
+    if fewer:
+        return f"fewer tests ran than before the last round: {', '.join(fewer)}"
+    return _why_no_progress(followup.failing, failing_names(events))
+
+
+def _fewer_tests(followup: Followup, event: ExternalEvent) -> list[str]:
+    now = _tests(event)
+    return [
+        f"{name} {now[name]} instead of {before}"
+        for name, before in sorted(followup.tests.items())
+        if now.get(name, before) < before
+    ]
+
+
+def _tests(event: ExternalEvent) -> dict[str, int]:
+    """Return how many tests each check ran. Events of earlier versions do not have it."""
+    found: dict[str, int] = event.payload.get("tests") or {}
+    return found
 
 
 def _why_no_progress(before: Collection[str], after: Collection[str]) -> str:

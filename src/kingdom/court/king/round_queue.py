@@ -21,6 +21,7 @@ from kingdom.court.followups.rules import (
     RERUN,
     RERUN_REASON,
     checks_to_rerun,
+    has_fewer_tests,
     is_replaced,
     reason_of,
 )
@@ -65,9 +66,13 @@ async def take_followup_event(
         return False
     followup_record, known = found
     followup = await _drop_replaced(transaction, known, event)
+    is_of_head = event.payload.get("commit") == followup.head
+    if reason is None and is_of_head and has_fewer_tests(followup, event):
+        # A check may pass because its tests were removed.
+        reason = RoundReason.CHECKS
     if reason is None:
-        if event.payload.get("commit") == followup.head:
-            followup = msgspec.structs.replace(followup, failing=())
+        if is_of_head:
+            followup = msgspec.structs.replace(followup, failing=(), tests={})
         if followup != known:
             await save_followup(transaction, followup, followup_record)
         return False

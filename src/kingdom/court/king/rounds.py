@@ -140,6 +140,7 @@ async def answer_followup(transaction: Transaction, followup: str, event: Extern
         grants=waiting.grants + 1,
         granted_at_usd=waiting.cost_usd,
         failing=(),
+        tests={},
     )
     await save_followup(transaction, granted, record)
 

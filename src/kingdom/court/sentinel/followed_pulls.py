@@ -41,7 +41,7 @@ from kingdom.court.sentinel.pull_replies import (
 )
 from kingdom.court.sentinel.records import ACTOR
 from kingdom.court.sentinel.settings import GitHubSettings
-from kingdom.court.sentinel.untrusted import convert_untrusted
+from kingdom.court.sentinel.untrusted import NAME_MAX, clean_text, convert_untrusted
 from kingdom.errors import KingdomError, Transient
 from kingdom.workflow.records import each_record, run_transaction
 
@@ -277,6 +277,8 @@ async def _checks_events(
     api: PullApi, followup: Followup, state: PullPollState, runs: Sequence[CheckRun], statuses: Any, now: datetime
 ) -> list[ExternalEvent]:
     details = await api.check_details([run for run in runs if run.is_failed])
+    repaired = [run for run in runs if not run.is_failed and clean_text(run.name, NAME_MAX) in followup.tests]
+    details |= {run.id: await api.counted_tests(run) for run in repaired}
     if statuses is None and state.statuses:
         api.etags.pop("status", None)
         statuses = await api.statuses(state.head)

@@ -1,5 +1,6 @@
 """Read a followed pull request from GitHub. Conditional requests save rate limit: "not modified" does not count."""
 
+import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ import msgspec
 from kingdom.court.remote_http import HttpReply, github_headers, next_page
 from kingdom.court.sentinel.http_requests import send_request
 from kingdom.court.sentinel.pull_replies import LOG_BYTES_MAX, CheckDetails, CheckRun, PullComment, clean_log
+from kingdom.court.sentinel.tests_in_log import count_tests
 from kingdom.court.sentinel.untrusted import TITLE_MAX, clean_text, convert_untrusted
 from kingdom.errors import Transient
 
@@ -106,13 +108,18 @@ class PullApi:
     async def check_details(self, failed: Sequence[CheckRun]) -> dict[int, CheckDetails]:
         """Return the annotations and the ends of the logs of failed checks. What cannot be read is left out."""
         bytes_max = LOG_BYTES_MAX // max(1, len(failed))
-        return {
-            run.id: CheckDetails(
-                annotations=await self._annotations(run),
-                log=clean_log(await self._log(run), bytes_max) if run.has_log else "",
+        found = {}
+        for run in failed:
+            log = await self._log(run)
+            annotations = await self._annotations(run)
+            found[run.id] = CheckDetails(
+                annotations=annotations, log=clean_log(log, bytes_max), tests=await asyncio.to_thread(count_tests, log)
             )
-            for run in failed
-        }
+        return found
+
+    async def counted_tests(self, run: CheckRun) -> CheckDetails:
+        """Return only how many tests a check ran."""
+        return CheckDetails(tests=await asyncio.to_thread(count_tests, await self._log(run)))
 
     async def _annotations(self, run: CheckRun) -> tuple[str, ...]:
         url = f"{self._repository}/check-runs/{run.id}/annotations"
@@ -124,7 +131,9 @@ class PullApi:
         return tuple(clean_text(text, TITLE_MAX) for text in texts)
 
     async def _log(self, run: CheckRun) -> str:
-        """Return the log of a job. The server that has it must not get our token."""
+        """Return the log of a check, or "" if it has none. The server that has it must not get our token."""
+        if not run.has_log:
+            return ""
         try:
             url = f"{self._repository}/actions/jobs/{run.id}/logs"
             async with self._session.get(url, headers=self._headers, allow_redirects=False) as found:

@@ -147,10 +147,11 @@ class CommitStatus(msgspec.Struct):
 
 
 class CheckDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a failed check besides its result."""
+    """What is known about a check besides its result. `tests` is how many tests it ran, or None if unknown."""
 
     annotations: tuple[str, ...] = ()
     log: str = ""
+    tests: int | None = None
 
 
 def state_events(followup: Followup, pull: FollowedPull, now: datetime) -> list[ExternalEvent]:
@@ -204,6 +205,11 @@ def checks_event(
         "conclusion": FAILURE if failing else SUCCESS,
         "failing": failing,
         "interrupted": [_interrupted_run(run) for run in runs if run.conclusion in INTERRUPTED],
+        "tests": {
+            clean_text(run.name, NAME_MAX): known.tests
+            for run in runs
+            if (known := details.get(run.id)) and known.tests is not None
+        },
     }
     return _event(followup, CHECKS_COMPLETED, "checks", (commit, results), payload, now)
 

@@ -46,9 +46,9 @@ def review(number: int, text: str = "Please.") -> ExternalEvent:
     return make_event(number, "github.pr.review_submitted", payload={"number": NUMBER, **told})
 
 
-def checks(number: int, *failing: str, commit: str = HEAD) -> ExternalEvent:
+def checks(number: int, *failing: str, commit: str = HEAD, **more: Any) -> ExternalEvent:
     failed = [{"name": name, "conclusion": "failure", "summary": "", "annotations": [], "log": ""} for name in failing]
-    told = {"commit": commit, "conclusion": "failure" if failing else "success", "failing": failed}
+    told = {"commit": commit, "conclusion": "failure" if failing else "success", "failing": failed, **more}
     return make_event(number, "github.checks.completed", payload={"number": NUMBER, **told})
 
 
@@ -223,6 +223,35 @@ async def test_rounds_stop_early_when_the_failed_checks_do_not_shrink(backend: B
         asked = await question(scene)
         assert asked
         assert "the last round repaired none of the failed checks: unit" in asked.text
+
+
+@pytest.mark.parametrize("answered", ["continue", "stop"])
+async def test_a_person_is_asked_if_checks_pass_with_fewer_tests_than_before_the_round(
+    backend: BackendUnderTest, answered: str
+) -> None:
+    async with opened(backend, general()) as scene:
+        await follow(scene)
+        [task] = await happens(scene, checks(1, "unit", tests={"unit": 41}))
+        await push(scene, NEXT)
+        await scene.complete(task.id)
+        assert [each.id for each in await happens(scene, checks(2, commit=NEXT, tests={"unit": 40}))] == [task.id]
+        asked = await question(scene)
+        assert asked
+        assert "fewer tests ran than before the last round: unit 40 instead of 41" in asked.text
+        await scene.send(answer(3, task.id, answered))
+        await scene.tick()
+        followup = await followed(scene)
+        assert followup.state == ("open" if answered == "continue" else "ended")
+        assert len(await rounds(scene)) == 1, "there is nothing to repair"
+        assert followup.waiting == ()
+
+
+async def test_passed_checks_with_as_many_tests_need_no_person(backend: BackendUnderTest) -> None:
+    async with opened(backend, general()) as scene:
+        await follow(scene, failing=("unit",), tests={"unit": 41}, rounds={"checks": 1})
+        assert await happens(scene, checks(1, tests={"unit": 41})) == []
+        followup = await followed(scene)
+        assert (followup.state, followup.failing, followup.tests) == ("open", (), {})
 
 
 async def test_after_passed_checks_a_later_failure_starts_a_round_again(backend: BackendUnderTest) -> None:

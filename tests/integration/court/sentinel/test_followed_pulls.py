@@ -3,10 +3,11 @@
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from kingdom.court.followups.polls import PULL_POLLS
-from kingdom.court.followups.records import load_followup
+from kingdom.court.followups.records import load_followup, save_followup
 from kingdom.court.package import FollowPolicy
 from kingdom.court.petitions.github.access import APP_PERMISSIONS, FOLLOW_PERMISSIONS, AppInstallation, TokenScope
 from kingdom.court.petitions.http_api import NotAuthorized
@@ -161,6 +162,21 @@ async def test_only_the_end_of_a_long_log_is_reported(site: Site, look: Look) ->
     logs = {each["name"]: each["log"] for each in event.payload["failing"]}
     assert sum(len(log) for log in logs.values()) == 16 * 1024
     assert all(log.endswith(f"end of {name}") for name, log in logs.items())
+
+
+async def test_the_tests_of_failed_and_of_repaired_checks_are_counted(site: Site, look: Look, watch: Watch) -> None:
+    await site.happen("check", number=1, name="unit", conclusion="failure", log="= 1 failed, 40 passed in 2.10s =\n")
+    await site.happen("check", number=1, name="lint", conclusion="success", log="= 3 passed in 0.10s =\n")
+    [event] = await look()
+    assert event.payload["tests"] == {"unit": 41}
+    assert sum(path.endswith("/logs") for path, _ in look.requests) == 1, "only logs that are needed are read"
+    async with watch.bus.transaction() as transaction:
+        record, followup = await load_followup(transaction, f"{REPOSITORY}#1")
+        await save_followup(transaction, msgspec.structs.replace(followup, tests={"unit": 41}), record)
+    await site.happen("check", number=1, name="unit", conclusion="success", log="= 40 passed in 2.00s =\n")
+    [event] = await look()
+    assert (event.payload["conclusion"], event.payload["tests"]) == ("success", {"unit": 40})
+    assert sum(path.endswith("/logs") for path, _ in look.requests) == 1
 
 
 async def test_a_status_counts_like_a_check(site: Site, look: Look) -> None:

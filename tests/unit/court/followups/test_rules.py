@@ -19,6 +19,7 @@ from kingdom.court.followups.rules import (
     NoRound,
     RoundDecision,
     StartRound,
+    count_round,
     decide_round,
     describe_attempts,
     end_reason,
@@ -65,9 +66,9 @@ def review(state: str = "changes_requested", **more: Any) -> ExternalEvent:
     return event(REVIEW_SUBMITTED, state=state, **more)
 
 
-def checks(*failing: str, commit: str = HEAD) -> ExternalEvent:
-    conclusion = "failure" if failing else "success"
-    return event(CHECKS_COMPLETED, commit=commit, conclusion=conclusion, failing=[{"name": each} for each in failing])
+def checks(*failing: str, commit: str = HEAD, **more: Any) -> ExternalEvent:
+    conclusion, failed = "failure" if failing else "success", [{"name": each} for each in failing]
+    return event(CHECKS_COMPLETED, commit=commit, conclusion=conclusion, failing=failed, **more)
 
 
 def conflict(commit: str = HEAD) -> ExternalEvent:
@@ -168,6 +169,23 @@ def test_checks_get_another_round_only_if_fewer_of_the_same_fail(
         added = f"checks fail that did not fail before the last round: {', '.join(new)}"
         same = f"the last round repaired none of the failed checks: {', '.join(after)}"
         assert decision == AskPerson(added if new else same)
+
+
+def test_a_round_about_checks_stores_how_many_tests_the_failed_checks_ran() -> None:
+    decision = decide(checks("a", "b", tests={"a": 41, "c": 7}))
+    assert isinstance(decision, StartRound)
+    assert count_round(FOLLOWUP, decision).tests == {"a": 41}
+
+
+@pytest.mark.parametrize("now", [0, 40, 41, 42, None])
+@pytest.mark.parametrize("after", [(), ("b",)])
+def test_a_person_is_asked_if_checks_improve_but_run_fewer_tests(after: tuple[str, ...], now: int | None) -> None:
+    tests = {} if now is None else {"a": now}
+    decision = decide(checks(*after, tests=tests), rounds={CHECKS: 1}, failing=("a", "b"), tests={"a": 41})
+    if now is not None and now < 41:
+        assert decision == AskPerson(f"fewer tests ran than before the last round: a {now} instead of 41")
+    else:
+        assert isinstance(decision, StartRound if after else NoRound)
 
 
 def test_a_review_begins_a_round_although_the_failed_checks_stay_the_same() -> None:

@@ -1,0 +1,35 @@
+"""Count the tests that a job has run, by the summaries that test runners print. This module does no I/O."""
+
+import re
+
+# GitHub puts the time before each line of a log, and runners color their lines.
+_NO_WORDS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|^\ufeff?\d{4}-\d\d-\d\dT[\d:.]+Z ", re.MULTILINE)
+# The line with the totals of a runner.
+_TOTALS = re.compile(
+    r"^=+ (?P<pytest>no tests ran|\d+ \w+(?:, \d+ \w+)*) in [\d.]+s[ ()\d:]*=+$"
+    r"|^Ran (?P<unittest>\d+) tests? in "
+    r"|^test result: \w+\. (?P<cargo>\d+ passed; \d+ failed)"
+    r"|^Tests:? +(?P<jest>\d+ \w+(?:(?:, | \| )\d+ \w+)*)(?: \(\d+\))?$"
+    # Maven also prints a line for each class, which ends with a time.
+    r"|^(?:\[\w+\] +)?Tests run: (?P<maven>\d+), Failures: \d+, Errors: \d+, Skipped: (?P<skipped>\d+)$"
+    r"|^(?P<rspec>\d+) examples?, \d+ failures?\b"
+    r"|^ +(?P<mocha>\d+ (?:passing|failing)\b)"
+    r"|^(?:#|\N{INFORMATION SOURCE}) (?P<node>(?:pass|fail) \d+)$",
+    re.MULTILINE,
+)
+_RESULTS = re.compile(r"(\d+) (?:passed|failed|errors?|passing|failing)\b|(?:pass|fail) (\d+)")
+_LINE_LENGTH_MAX = 400
+
+
+def count_tests(log: str) -> int | None:
+    """Return how many tests the runners in a log have run, without skipped ones. Return None if no totals are known."""
+    lines = (line for line in _NO_WORDS.sub("", log).splitlines() if len(line) <= _LINE_LENGTH_MAX)
+    counts = [_count(totals) for line in lines if (totals := _TOTALS.match(line.rstrip()))]
+    return sum(counts) if counts else None
+
+
+def _count(totals: re.Match[str]) -> int:
+    text = next(value for value in totals.groups() if value is not None)
+    if text.isdecimal():
+        return int(text) - int(totals["skipped"] or 0)
+    return sum(int(first or second) for first, second in _RESULTS.findall(text))
