@@ -61,7 +61,8 @@ async def until_handled(bus: PostgresBus, expected: list[int], key: str = "a") -
         return len(await numbers(bus, key)) >= len(expected)
 
     await eventually(handled)
-    assert await numbers(bus, key) == expected
+    found = await numbers(bus, key)
+    assert found == expected
 
 
 async def claim_one(bus: KafkaBus, limit: int = 10) -> Any:

@@ -2,15 +2,17 @@
 
 import asyncio
 import threading
-from typing import Any
+from typing import Any, LiteralString
 
 import pytest
 
 from kingdom.backends.kafka import Brokers, Courier, client_calls
+from kingdom.backends.kafka import courier as courier_module
 from kingdom.backends.kafka.topic_writer import SentPosition, TopicWriter
 from kingdom.backends.postgres import PostgresBus
 from kingdom.backends.postgres import bus as postgres_bus
 from kingdom.bus import Envelope
+from tests.integration.kafka.counting import placed
 from tests.integration.kafka.topics import payloads
 from tests.integration.running import eventually
 from tests.patience import PATIENCE_SECONDS
@@ -74,17 +76,46 @@ async def test_a_courier_that_ends_waits_for_the_answer_to_what_it_has_sent(
     assert [payload["number"] for payload in payloads(brokers, "orders")] == [1]
 
 
+# Another courier hangs in the middle of a tick; or the events of a tick cannot be read.
+@pytest.mark.parametrize("lock", ["SELECT FROM kingdom.courier FOR UPDATE", "LOCK TABLE kingdom.courier_event"])
 async def test_a_courier_gives_up_a_server_that_does_not_answer(
-    bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+    bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch, lock: LiteralString
 ) -> None:
     monkeypatch.setattr(postgres_bus, "_ANSWER_SECONDS", 0.2)
+    await bus.publish(EVENT)
     async with bus.pool.connection() as other, other.transaction():
-        # Another courier hangs in the middle of a tick.
-        await other.execute("SELECT FROM kingdom.courier FOR UPDATE")
+        await other.execute(lock)
         courier = Courier(bus, brokers)
         running = asyncio.create_task(courier.run())
-        await bus.publish(EVENT)
         courier.stop()
         async with asyncio.timeout(PATIENCE_SECONDS / 2):
             await running
     assert courier.sent_events == 0
+
+
+async def test_a_courier_that_is_stopped_sends_no_further_pieces(
+    bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier_module, "PIECE_EVENTS", 2)
+    send = TopicWriter.send
+    courier = Courier(bus, brokers)
+
+    def send_and_stop(writer: TopicWriter, *arguments: Any) -> None:
+        send(writer, *arguments)
+        courier.stop()
+
+    await bus.publish(*(placed(number) for number in range(6)))
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicWriter, "send", send_and_stop)
+        await courier.run()
+    assert len(payloads(brokers, "orders")) == 2
+    successor = Courier(bus, brokers)
+    running = asyncio.create_task(successor.run())
+
+    async def has_sent_the_rest() -> bool:
+        return successor.sent_events == 4
+
+    await eventually(has_sent_the_rest)
+    successor.stop()
+    await running
+    assert len(payloads(brokers, "orders")) == 6

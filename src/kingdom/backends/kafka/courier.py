@@ -65,8 +65,8 @@ class Courier:
                 _log.warning("the courier cannot send; trying again", error=str(error))
             await self._pause()
 
-    def stop(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - a piece takes milliseconds in any case
-        """Ask the courier to end after the piece that it is sending."""
+    def stop(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - a piece that is half sent helps nobody
+        """Ask the courier to end after the piece that it is sending, or after some seconds without an answer."""
         self._stopping.set()
 
     async def lag(self) -> timedelta:
@@ -93,6 +93,8 @@ class Courier:
         while not self._stopping.is_set() and await self._still_holds():
             first = position.tick - (position.seq is not None)
             for tick in await self._queue.take_ticks(first):
+                if self._stopping.is_set():
+                    break
                 position = await self._send_tick(writer, tick, position)
             if position.seq is None and position.tick > reported and time.monotonic() >= report_at:
                 await self._queue.note_sent(position.tick)
@@ -126,6 +128,8 @@ class Courier:
                 position = reached
                 if not await self._still_holds():
                     raise CourierFenced("another courier has taken over")
+                if self._stopping.is_set():
+                    return position
         if position != (complete := SentPosition(tick.number)):
             # The last piece was full, so it was not known to be the last.
             await self._call(partial(writer.send, tick.number, (), complete))

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from psycopg.rows import DictRow, class_row
 
-from kingdom.backends.postgres.bus import PostgresBus
+from kingdom.backends.postgres.bus import PostgresBus, limit_answer
 from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.rows import COURIER_HINT
 
@@ -82,8 +82,13 @@ class CourierQueue:
                 # A cursor of the server sorts a large tick once, and never has more than one piece in memory.
                 connection.cursor("tick", row_factory=class_row(CarriedEvent)) as cursor,
             ):
-                await cursor.execute(self._bus.queries["events_of_tick"], parameters)
-                while events := await cursor.fetchmany(limit):
+                async with limit_answer():
+                    await cursor.execute(self._bus.queries["events_of_tick"], parameters)
+                while True:
+                    async with limit_answer():
+                        events = await cursor.fetchmany(limit)
+                    if not events:
+                        break
                     yield events
 
     async def note_sent(self, number: int) -> None:

@@ -180,7 +180,10 @@ class TopicReader:
     def _fetch(self) -> list[Message]:
         """Wait for a message, and return all that have arrived. `consume` alone would wait until its list is full."""
         first = self._consumer.poll(0 if self._paused else _POLL_SECONDS)
-        return [first, *self._consumer.consume(_FETCHED_AT_ONCE, 0)] if first else []
+        # A message without a value is false.
+        if first is None:
+            return []
+        return [first, *self._consumer.consume(_FETCHED_AT_ONCE, 0)]
 
     def _receive(self, messages: Sequence[Message]) -> None:
         for message in messages:
@@ -249,7 +252,7 @@ class TopicReader:
         return OwnedPartition(place.partition, taken, next_offset=taken.next_offset)
 
     def _wait_for(self, taking: Future[TakenPartition]) -> TakenPartition:
-        # There is no time limit: a second attempt beside the first one would have to compete with it.
+        # The database limits the time. A second attempt beside the first one would have to compete with it.
         while not self._stopping.is_set():
             if wait([taking], _POLL_SECONDS).done:
                 return taking.result()
