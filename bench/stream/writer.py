@@ -16,9 +16,11 @@ from kingdom.errors import Conflict
 _ENTRIES_MAX = 8
 _PAUSE_MAX_SECONDS = 0.02
 _ROLLBACK_SHARE = 0.1
-# Some transactions stay open after they have written, until others have written this many entries.
+# Some transactions stay open after they have written, until others have written this many entries, and until the server
+# of the bench has had time to read them.
 _LONG_SHARE = 0.1
 _LONG_ENTRIES = 30
+_READ_SECONDS = 0.5
 _LONG_SECONDS = 3.0
 
 
@@ -86,6 +88,7 @@ async def _until_others_wrote(connection: Any) -> None:
         async with asyncio.timeout(_LONG_SECONDS):
             while await last_number() < wanted:  # noqa: ASYNC110 - other processes make it true
                 await asyncio.sleep(_PAUSE_MAX_SECONDS)
+    await asyncio.sleep(_READ_SECONDS)
 
 
 def _with_doc(record: Record, doc: dict[str, Any]) -> Record:
