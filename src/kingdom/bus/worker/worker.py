@@ -142,8 +142,10 @@ class Worker:
         finally:
             stopped.cancel()
             fetching.cancel()
-            await asyncio.wait({fetching, stopped})
-            await self._hints.close()
+            try:
+                await asyncio.wait({fetching, stopped})
+            finally:
+                await self._hints.close()
         if broken:
             cause = None if broken.cancelled() else broken.exception()
             raise KingdomError(
@@ -186,10 +188,12 @@ class Worker:
             # A suspect has lost a lease before, perhaps because it crashes workers. It must run alone: if another event
             # crashed the worker now, the suspect would be blamed for it.
             await self._execution.release(Unit(lease, deliveries, calls_outside=False))
+            self._hints.listen(())
             await self._until_idle(unless_stopping=True)
             return not self._stopping.is_set() and await self._fetch(stream)
         self._start(lease, deliveries)
         if suspect:
+            self._hints.listen(())
             await self._until_idle(unless_stopping=True)
         elif len(deliveries) >= limit:
             # More events may be due. The next claim begins before the handlers of these events block the loop.

@@ -92,9 +92,10 @@ async def work(
         refresh = partial(BacklogMetrics(registry, prefix=prefix).refresh, operations_of(bus), streams)
         metrics = serving_metrics(registry, refresh, host=metrics_host, port=metrics_port)
         on_removed = partial(log_clean_up, bus, _ACTOR)
-        retention = run_retention(operations_of(bus), application.retention, on_removed=on_removed)
-        async with metrics, _in_background(retention, report_throughput(bus, worker_metrics.handled)):
-            return await _run(worker, streams)
+        async with metrics:
+            retention = run_retention(operations_of(bus), application.retention, on_removed=on_removed)
+            async with _in_background(retention, report_throughput(bus, worker_metrics.handled)):
+                return await _run(worker, streams)
 
 
 def _application(name: str | None) -> Application:
