@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 from bench.postgres import PrivateCluster
 from bench.proxy import FaultyProxy
 from bench.servers import LOOPBACK, PATIENCE_SECONDS, free_port
-from bench.stream.clients import LogClient, Page, Site
+from bench.stream.clients import LogClient, Page, Site, read_numbers
 from bench.stream.judge import complaints
 from bench.stream.server import WebProcess
 from bench.stream.store import ENTRY, open_store
@@ -144,7 +144,7 @@ async def _following(
     async def open_page(number: int) -> None:
         # Each page is opened at another time, while the writers write.
         wanted = options.entries * number // (_PAGES + 1)
-        while max(len(client.held) for client in clients) < wanted:  # noqa: ASYNC110 - several clients make it true
+        while sum((await read_numbers(bus)).values()) < wanted:  # noqa: ASYNC110 - other processes write
             await asyncio.sleep(_POLL_SECONDS)
         pages.append(page := await Page.open(site, bus, options.variant))
         await page.follow()

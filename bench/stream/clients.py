@@ -1,6 +1,7 @@
 """Clients of the stream: one that follows the whole log, and pages that show records and follow what changes."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -11,6 +12,9 @@ from kingdom.bootstrap import operations_of
 from kingdom.bus.port import Bus
 from kingdom.bus.record import RecordQuery
 from kingdom.cli.bus.stream_client import StreamClient, StreamMessage
+
+_POLL_SECONDS = 0.05
+_RENDERING_SECONDS_MAX = 30.0
 
 
 class StreamedData(msgspec.Struct):
@@ -87,13 +91,16 @@ class Page:
         """Read the cursor before the data, so that no entry is missed. One variant does the opposite."""
         operations = operations_of(bus)
         if variant == CURSOR_AFTER_DATA:
-            shown = await _read_numbers(bus)
-            # Rendering a page takes time.
-            await asyncio.sleep(0.2)
+            shown = await read_numbers(bus)
+            # Rendering a page takes time, and others write meanwhile.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_RENDERING_SECONDS_MAX):
+                    while await read_numbers(bus) == shown:  # noqa: ASYNC110 - other processes change it
+                        await asyncio.sleep(_POLL_SECONDS)
             cursor = await operations.log_end()
         else:
             cursor = await operations.log_end()
-            shown = await _read_numbers(bus)
+            shown = await read_numbers(bus)
         return cls(shown, StreamClient(site.url, site.token, str(cursor)))
 
     async def follow(self) -> None:
@@ -111,6 +118,7 @@ class Page:
             self.shown[entry.data.writer] = max(known, entry.data.number)
 
 
-async def _read_numbers(bus: Bus) -> dict[str, int]:
+async def read_numbers(bus: Bus) -> dict[str, int]:
+    """Return the last number that each writer has written."""
     async with bus.transaction() as transaction:
         return {record.id: record.doc["last"] for record in await transaction.find(RecordQuery(kind=WRITERS.name))}

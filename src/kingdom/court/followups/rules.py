@@ -21,6 +21,7 @@ SUCCESS, FAILURE = "success", "failure"
 SETTLED = "a later commit or event has settled it"
 # The outcome of an event whose checks are run again, and its reason.
 RERUN, RERUN_REASON = "rerun", "its cancelled and timed-out checks are run again once"
+_FEWER_TESTS = "fewer tests ran than before the last round"
 WRITERS = frozenset({"admin", "maintain", "write"})
 _BOT = "[bot]"
 _ENDS = {MERGED: "it was merged", CLOSED: "it was closed without a merge"}
@@ -114,7 +115,15 @@ def is_replaced(older: ExternalEvent, newer: ExternalEvent, head: str) -> bool:
 
 def has_fewer_tests(followup: Followup, event: ExternalEvent) -> bool:
     """Return whether a check ran fewer tests than before the last round about checks."""
-    return bool(_fewer_tests(followup, event))
+    return bool(_why_fewer_tests(followup, [event]))
+
+
+def known_tests_after_grant(followup: Followup) -> dict[str, int]:
+    """Return the numbers of tests to compare with after a person has granted more rounds.
+
+    A person who was told about fewer tests has accepted them.
+    """
+    return {} if _FEWER_TESTS in followup.reason else followup.tests
 
 
 def failing_names(events: Iterable[ExternalEvent]) -> tuple[str, ...]:
@@ -131,18 +140,21 @@ def decide_round(followup: Followup, policy: FollowPolicy, waiting: Sequence[Ext
     if not wanted:
         switched_off = ", ".join(f"follow.{reason}.rounds is 0" for reason in reasons)
         return NoRound(switched_off or SETTLED)
+    checks = current[RoundReason.CHECKS]
     budget = budget_of_rounds(policy, followup) - followup.cost_usd
     if budget <= 0:
-        return AskPerson(f"its rounds have cost ${followup.cost_usd:.2f}, and follow.budget_usd is the limit")
+        limit = f"its rounds have cost ${followup.cost_usd:.2f}, and follow.budget_usd is the limit"
+        return AskPerson("; ".join(filter(None, (limit, _why_fewer_tests(followup, checks)))))
     refusals = {reason: _why_not(followup, policy, reason, current[reason]) for reason in wanted}
     allowed = tuple(reason for reason in wanted if not refusals[reason])
     if not allowed:
         return AskPerson("; ".join(refusals.values()))
     events = tuple(event for reason in allowed for event in current[reason])
     kept = tuple(event for reason in wanted if reason not in allowed for event in current[reason])
-    checks = current[RoundReason.CHECKS]
     failing = failing_names(checks)
-    tests = {name: count for each in checks for name, count in _tests(each).items() if name in failing}
+    # A log may not show how many tests ran. Then the earlier number counts.
+    tests = followup.tests | {name: count for each in checks for name, count in _tests(each).items()}
+    tests = {name: count for name, count in tests.items() if name in failing}
     return StartRound(allowed, events, failing, tests, kept, budget)
 
 
@@ -235,23 +247,22 @@ def _is_settled(conflict: ExternalEvent, followup: Followup) -> bool:
 def _why_not(followup: Followup, policy: FollowPolicy, reason: RoundReason, events: tuple[ExternalEvent, ...]) -> str:
     """Return why no other round may begin for a reason, or ""."""
     limit = round_limit(policy, followup, reason)
+    if reason is RoundReason.CHECKS and (fewer := _why_fewer_tests(followup, events)):
+        return fewer
     if followup.rounds.get(reason, 0) >= limit:
         return f"all {limit} rounds about {_SUBJECTS[reason]} are used"
-    if reason is not RoundReason.CHECKS:
-        return ""
-    fewer = [words for event in events for words in _fewer_tests(followup, event)]
-    if fewer:
-        return f"fewer tests ran than before the last round: {', '.join(fewer)}"
-    return _why_no_progress(followup.failing, failing_names(events))
+    return _why_no_progress(followup.failing, failing_names(events)) if reason is RoundReason.CHECKS else ""
 
 
-def _fewer_tests(followup: Followup, event: ExternalEvent) -> list[str]:
-    now = _tests(event)
-    return [
+def _why_fewer_tests(followup: Followup, events: Iterable[ExternalEvent]) -> str:
+    """Return which checks ran fewer tests than before the last round about checks, or ""."""
+    now = {name: count for event in events for name, count in _tests(event).items()}
+    fewer = [
         f"{name} {now[name]} instead of {before}"
         for name, before in sorted(followup.tests.items())
         if now.get(name, before) < before
     ]
+    return f"{_FEWER_TESTS}: {', '.join(fewer)}" if fewer else ""
 
 
 def _tests(event: ExternalEvent) -> dict[str, int]:

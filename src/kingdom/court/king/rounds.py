@@ -30,6 +30,7 @@ from kingdom.court.followups.rules import (
     count_round,
     decide_round,
     describe_attempts,
+    known_tests_after_grant,
     unsettled_reasons,
     why_ask_after_round,
 )
@@ -140,7 +141,7 @@ async def answer_followup(transaction: Transaction, followup: str, event: Extern
         grants=waiting.grants + 1,
         granted_at_usd=waiting.cost_usd,
         failing=(),
-        tests={},
+        tests=known_tests_after_grant(waiting),
     )
     await save_followup(transaction, granted, record)
 

@@ -13,7 +13,7 @@ from kingdom.court.remote_http import HttpReply, github_headers, next_page
 from kingdom.court.sentinel.http_requests import send_request
 from kingdom.court.sentinel.pull_replies import LOG_BYTES_MAX, CheckDetails, CheckRun, PullComment, clean_log
 from kingdom.court.sentinel.tests_in_log import count_tests
-from kingdom.court.sentinel.untrusted import TITLE_MAX, clean_text, convert_untrusted
+from kingdom.court.sentinel.untrusted import NAME_MAX, TITLE_MAX, clean_text, convert_untrusted
 from kingdom.errors import Transient
 
 _PAGE = {"per_page": "100"}
@@ -110,7 +110,7 @@ class PullApi:
         bytes_max = LOG_BYTES_MAX // max(1, len(failed))
         found = {}
         for run in failed:
-            log = await self._log(run)
+            log = await self._log(run) or ""
             annotations = await self._annotations(run)
             found[run.id] = CheckDetails(
                 annotations=annotations, log=clean_log(log, bytes_max), tests=await asyncio.to_thread(count_tests, log)
@@ -118,8 +118,11 @@ class PullApi:
         return found
 
     async def counted_tests(self, run: CheckRun) -> CheckDetails:
-        """Return only how many tests a check ran."""
-        return CheckDetails(tests=await asyncio.to_thread(count_tests, await self._log(run)))
+        """Return only how many tests a check ran: none if its log does not say it any more."""
+        log = await self._log(run)
+        if log is None:
+            raise Transient(f"GitHub did not send the log of the check {clean_text(run.name, NAME_MAX)}")
+        return CheckDetails(tests=await asyncio.to_thread(count_tests, log) or 0 if log else None)
 
     async def _annotations(self, run: CheckRun) -> tuple[str, ...]:
         url = f"{self._repository}/check-runs/{run.id}/annotations"
@@ -130,23 +133,28 @@ class PullApi:
         texts = (f"{each.get('path')}:{each.get('start_line')}: {each.get('message')}" for each in found)
         return tuple(clean_text(text, TITLE_MAX) for text in texts)
 
-    async def _log(self, run: CheckRun) -> str:
-        """Return the log of a check, or "" if it has none. The server that has it must not get our token."""
+    async def _log(self, run: CheckRun) -> str | None:
+        """Return the log of a check, "" if there is none for us, or None if it cannot be read now.
+
+        The server that has it must not get our token.
+        """
         if not run.has_log:
             return ""
         try:
             url = f"{self._repository}/actions/jobs/{run.id}/logs"
             async with self._session.get(url, headers=self._headers, allow_redirects=False) as found:
+                if found.status in _GONE:
+                    return ""
                 target = found.headers.get("Location", "") if found.status == _REDIRECT else ""
             if not target:
-                return ""
+                return None
             async with self._session.get(target) as log:
                 raw = bytearray()
                 async for chunk in log.content.iter_chunked(1 << 16):
                     raw = (raw + chunk)[-_LOG_READ_MAX:]
-                return raw.decode(errors="replace") if log.ok else ""
+                return raw.decode(errors="replace") if log.ok else None
         except (aiohttp.ClientError, TimeoutError, OSError):
-            return ""
+            return None
 
     async def _changed(self, name: str, url: str, *, field: str | None = None) -> Any:
         """Return the document at a URL, or None if it has not changed.

@@ -5,6 +5,7 @@ The id of an event depends only on facts in a reply, so the same facts always ha
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
@@ -205,13 +206,16 @@ def checks_event(
         "conclusion": FAILURE if failing else SUCCESS,
         "failing": failing,
         "interrupted": [_interrupted_run(run) for run in runs if run.conclusion in INTERRUPTED],
-        "tests": {
-            clean_text(run.name, NAME_MAX): known.tests
-            for run in runs
-            if (known := details.get(run.id)) and known.tests is not None
-        },
+        "tests": _tests_by_name(runs, details),
     }
     return _event(followup, CHECKS_COMPLETED, "checks", (commit, results), payload, now)
+
+
+def _tests_by_name(runs: Sequence[CheckRun], details: Mapping[int, CheckDetails]) -> dict[str, int]:
+    """Return how many tests each check ran. A name that several checks have tells nothing."""
+    names = Counter(run.name for run in runs)
+    known = {run.name: details[run.id].tests for run in runs if run.id in details and names[run.name] == 1}
+    return {clean_text(name, NAME_MAX): count for name, count in known.items() if count is not None}
 
 
 def clean_log(text: str, bytes_max: int) -> str:

@@ -164,19 +164,46 @@ async def test_only_the_end_of_a_long_log_is_reported(site: Site, look: Look) ->
     assert all(log.endswith(f"end of {name}") for name, log in logs.items())
 
 
+async def remember_tests(watch: Watch, **tests: int) -> None:
+    """Store how many tests the failed checks ran before the last round."""
+    async with watch.bus.transaction() as transaction:
+        record, followup = await load_followup(transaction, f"{REPOSITORY}#1")
+        await save_followup(transaction, msgspec.structs.replace(followup, tests=tests), record)
+
+
 async def test_the_tests_of_failed_and_of_repaired_checks_are_counted(site: Site, look: Look, watch: Watch) -> None:
     await site.happen("check", number=1, name="unit", conclusion="failure", log="= 1 failed, 40 passed in 2.10s =\n")
     await site.happen("check", number=1, name="lint", conclusion="success", log="= 3 passed in 0.10s =\n")
     [event] = await look()
     assert event.payload["tests"] == {"unit": 41}
     assert sum(path.endswith("/logs") for path, _ in look.requests) == 1, "only logs that are needed are read"
-    async with watch.bus.transaction() as transaction:
-        record, followup = await load_followup(transaction, f"{REPOSITORY}#1")
-        await save_followup(transaction, msgspec.structs.replace(followup, tests={"unit": 41}), record)
+    await remember_tests(watch, unit=41)
     await site.happen("check", number=1, name="unit", conclusion="success", log="= 40 passed in 2.00s =\n")
     [event] = await look()
     assert (event.payload["conclusion"], event.payload["tests"]) == ("success", {"unit": 40})
     assert sum(path.endswith("/logs") for path, _ in look.requests) == 1
+
+
+@pytest.mark.parametrize("log", ["", "All is well.\n"])
+async def test_a_repaired_check_whose_log_shows_no_tests_any_more_ran_none(
+    site: Site, look: Look, watch: Watch, log: str
+) -> None:
+    await remember_tests(watch, unit=41)
+    await site.happen("check", number=1, name="unit", conclusion="success", log=log)
+    [event] = await look()
+    assert event.payload["tests"] == ({"unit": 0} if log else {})
+
+
+@pytest.mark.parametrize("path", ["*/jobs/*/logs", "/_logs/*"])
+async def test_checks_are_reported_later_if_the_log_of_a_repaired_check_cannot_be_read(
+    site: Site, look: Look, watch: Watch, path: str
+) -> None:
+    await remember_tests(watch, unit=41)
+    await site.happen("check", number=1, name="unit", conclusion="success", log="= 41 passed in 2.00s =\n")
+    await site.faults({"kind": "refuse", "status": 502, "path": path})
+    assert await look() == []
+    [event] = await look()
+    assert event.payload["tests"] == {"unit": 41}
 
 
 async def test_a_status_counts_like_a_check(site: Site, look: Look) -> None:

@@ -24,6 +24,7 @@ from kingdom.court.followups.rules import (
     describe_attempts,
     end_reason,
     is_permitted,
+    known_tests_after_grant,
     reason_of,
     unsettled_reasons,
 )
@@ -186,6 +187,30 @@ def test_a_person_is_asked_if_checks_improve_but_run_fewer_tests(after: tuple[st
         assert decision == AskPerson(f"fewer tests ran than before the last round: a {now} instead of 41")
     else:
         assert isinstance(decision, StartRound if after else NoRound)
+
+
+def test_a_person_hears_of_fewer_tests_although_the_rounds_or_the_budget_are_used_up() -> None:
+    news, before = checks(tests={"a": 40}), {"failing": ("a",), "tests": {"a": 41}}
+    fewer = "fewer tests ran than before the last round: a 40 instead of 41"
+    assert decide(news, rounds={CHECKS: 3}, **before) == AskPerson(fewer)
+    decision = decide(news, cost_usd=25.0, **before)
+    assert isinstance(decision, AskPerson)
+    assert decision.reason.endswith(fewer)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kept"),
+    [("fewer tests ran than before the last round: a 40 instead of 41", {}), ("the last round failed", {"a": 41})],
+)
+def test_a_person_accepts_fewer_tests_only_if_the_question_was_about_them(reason: str, kept: dict[str, int]) -> None:
+    waiting = msgspec.structs.replace(FOLLOWUP, reason=reason, tests={"a": 41})
+    assert known_tests_after_grant(waiting) == kept
+
+
+def test_a_log_without_totals_does_not_hide_how_many_tests_ran_before() -> None:
+    decision = decide(checks("a"), failing=("a", "b"), tests={"a": 41, "b": 7})
+    assert isinstance(decision, StartRound)
+    assert decision.tests == {"a": 41}
 
 
 def test_a_review_begins_a_round_although_the_failed_checks_stay_the_same() -> None:
