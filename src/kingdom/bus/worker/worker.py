@@ -33,8 +33,7 @@ GROUP_SIZE = 200
 _CLAIM_SECONDS = 1.0
 _UNAVAILABLE_PAUSE_SECONDS = 1.0
 _GUARD_SECONDS_MIN = 0.01
-# How long a stopping worker waits for its last claim. If the claim takes longer, its events return to their stream when
-# their lease ends.
+# A stopping worker waits this long for its last claim. Events of a later claim return when their lease ends.
 _LAST_CLAIM_SECONDS = 20.0
 _log = structlog.get_logger("kingdom.bus")
 
@@ -188,12 +187,10 @@ class Worker:
             # A suspect has lost a lease before, perhaps because it crashes workers. It must run alone: if another event
             # crashed the worker now, the suspect would be blamed for it.
             await self._execution.release(Unit(lease, deliveries, calls_outside=False))
-            self._hints.listen(())
             await self._until_idle(unless_stopping=True)
             return not self._stopping.is_set() and await self._fetch(stream)
         self._start(lease, deliveries)
         if suspect:
-            self._hints.listen(())
             await self._until_idle(unless_stopping=True)
         elif len(deliveries) >= limit:
             # More events may be due. The next claim begins before the handlers of these events block the loop.
@@ -361,7 +358,8 @@ class Worker:
         return not self._is_full() or all(unit.stream != stream for unit in self._units)
 
     async def _until_idle(self, *, unless_stopping: bool = False) -> None:
-        """Wait until all units have ended. If `unless_stopping`, return early when the worker stops."""
+        """Wait until all units have ended, or if `unless_stopping`, the worker stops. Leave hints to others."""
+        self._hints.listen(())
         while self._units and not (unless_stopping and self._stopping.is_set()):
             self._changed.clear()
             await self._changed.wait()
@@ -396,9 +394,7 @@ def _log_failure(what: str, error: Exception) -> None:
         _log.error(f"{what} failed, trying again", exc_info=error)
 
 
-def _from_thread(
-    loop: asyncio.AbstractEventLoop, call: Callable[[frozenset[int]], None], argument: frozenset[int]
-) -> None:
+def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[[frozenset[int]], None], ids: frozenset[int]) -> None:
     """Call a function in the event loop from another thread. Without a loop, the worker has ended too."""
     with suppress(RuntimeError):
-        loop.call_soon_threadsafe(call, argument)
+        loop.call_soon_threadsafe(call, ids)

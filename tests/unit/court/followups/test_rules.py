@@ -189,7 +189,7 @@ def test_a_person_is_asked_if_checks_improve_but_run_fewer_tests(after: tuple[st
         assert isinstance(decision, StartRound if after else NoRound)
 
 
-def test_a_person_hears_of_fewer_tests_although_the_rounds_or_the_budget_are_used_up() -> None:
+def test_a_person_is_asked_about_fewer_tests_although_the_rounds_or_the_budget_are_used_up() -> None:
     news, before = checks(tests={"a": 40}), {"failing": ("a",), "tests": {"a": 41}}
     fewer = "fewer tests ran than before the last round: a 40 instead of 41"
     assert decide(news, rounds={CHECKS: 3}, **before) == AskPerson(fewer)
