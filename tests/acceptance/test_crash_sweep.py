@@ -132,23 +132,22 @@ def test_the_sweep_fails_with_a_broken_variant() -> None:
     assert code == 1
 
 
+# The part variants of the proof has the broken variants on files.
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
     "store",
     [pytest.param("files", marks=pytest.mark.sweep_files), pytest.param("postgres", marks=pytest.mark.sweep_postgres)],
 )
 def test_a_run_continues_after_a_crash_at_any_step(store: str) -> None:
-    command = [sys.executable, "-m", "bench.crash_sweep", "--backend", store, "--json", "-"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    code, figures = sweep("--backend", store, *(["--no-variants"] if store == "files" else []))
+    assert (code, figures["details"]) == (0, [])
 
 
 @pytest.mark.sweep_claude
 @pytest.mark.timeout(7200)
 def test_a_run_of_claude_continues_after_a_crash_at_many_steps() -> None:
-    command = [sys.executable, "-m", "bench.crash_sweep", "--agent", CLAUDE, "--json", "-"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    code, figures = sweep("--agent", CLAUDE)
+    assert (code, figures["details"]) == (0, [])
 
 
 @pytest.mark.parametrize(
