@@ -1,12 +1,14 @@
 """A ticket becomes a pull request, which is followed until it is merged: every role is a process, and git is real."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from bench.court.court_processes import ROLES
+from bench.court.court_processes import ROLES, CourtProcesses
 from bench.court.until_merged import (
     ANSWERS,
     COST,
@@ -17,12 +19,14 @@ from bench.court.until_merged import (
     SUMMARY,
     TEXT,
     FollowedPull,
+    git,
     open_pull,
     prepare_github,
     write_general,
 )
+from kingdom.court.package_files import SHIPPED
 from kingdom.workflow.model.run.work import session_of, soldier_of
-from tests.acceptance.court.court import Court
+from tests.acceptance.court.court import Court, wait
 from tests.acceptance.court.opening import empty_court
 from tests.patience import PATIENCE_SECONDS
 
@@ -37,8 +41,17 @@ async def court(followed_url: str, tmp_path_factory: pytest.TempPathFactory) -> 
         await processes.kingdom("git", "create", GIT_ID, source, "--repo", REPO, "--checkpoint-remote", source)
         await prepare_github(processes)
         processes.write_settings(write_general(processes))
+        add_gen_fix(processes)
         await asyncio.gather(*(processes.start(name) for name in ROLES))
         yield court
+
+
+def add_gen_fix(processes: CourtProcesses) -> None:
+    """Copy the shipped General, and let it read the labels of our repository."""
+    folder = processes.directory / "generals" / "gen-fix"
+    shutil.copytree(SHIPPED / "gen-fix", folder)
+    described = folder / "general.yaml"
+    described.write_text(described.read_text().replace("acme/shop", REPO))
 
 
 async def opened(court: Court, summary: str) -> FollowedPull:
@@ -109,3 +122,24 @@ async def test_an_agent_that_fixes_nothing_is_stopped_and_a_person_is_asked(cour
     await court.processes.kingdom("answer", task.id, "stop")
     assert (await pull.until(state="ended")).reason.endswith("stopped it")
     assert len(await pull.rounds()) == 1
+
+
+async def test_a_labeled_pull_request_gets_a_pull_request_onto_its_branch_that_repairs_its_checks(court: Court) -> None:
+    source, act = court.processes.source, court.processes.people
+    theirs = git(source, "commit-tree", "main^{tree}", "-p", "main", "-m", "Work of a person")
+    await act("github", "push", repository=REPO, branch="theirs", sha=theirs)
+    labeled = await act("github", "pull_request", repository=REPO, by=REVIEWER, title="Their work", head="theirs")
+    of_theirs = {"repository": REPO, "number": labeled["number"], "by": REVIEWER}
+    await act("github", "check", {**of_theirs, "name": "unit", "conclusion": "failure", "log": "no docs/repaired.md"})
+    await act("github", "label", {**of_theirs, "label": "fix-checks"})
+
+    async def repair() -> Any:
+        issues = (await court.processes.look("github", "state"))["issues"][REPO].values()
+        return [each["pull"] for each in issues if each["title"] == "Repair the checks"]
+
+    [pull] = await wait(repair, "a pull request of gen-fix")
+    assert pull["base"]["ref"] == "theirs"
+    commits = git(source, "log", "--format=%H", f"theirs..{pull['head']['ref']}").split()
+    assert commits == [pull["head"]["sha"]]
+    assert git(source, "show", f"{commits[0]}:docs/repaired.md") == "Their work"
+    assert git(source, "rev-parse", "theirs") == theirs
