@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The parts of the proof, cheapest first; tests/tiers.py says why each is not in the gate.
 PARTS := web installed pages variants timing second_store kafka benches agents long mutants sweep_files sweep_postgres sweep_merged sweep_claude
 # These parts measure time, so no other test runs beside them.
-ALONE := timing benches long mutants
+ALONE := timing benches long
 PART := $(PARTS)
 # Twice as many workers as cores, because a test waits for a third of its time, mostly for processes that it has started.
 WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 2)))

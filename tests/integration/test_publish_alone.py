@@ -85,6 +85,26 @@ async def test_an_event_is_stored_the_same_way_alone_and_among_many(dsn: str) ->
         assert await contents(bus) == alone
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_each_of_many_events_gets_what_its_own_stream_declares(dsn: str, *, ordered: bool) -> None:
+    limits = {"Call": 3, "Mail": 7}
+    streams = [
+        Stream(name=kind.lower(), subscribes=frozenset({kind}), ordered=ordered, retry=RetryPolicy(max_attempts=limit))
+        for kind, limit in limits.items()
+    ]
+    published = [
+        Envelope(type=kind, schema_version=version, partition_key="key", owner_id=f"owner of {kind}")
+        for version, kind in enumerate(limits, start=1)
+    ]
+    async with open_bus(dsn, *streams) as bus:
+        await bus.publish(*published)
+        stored = await rows(bus, "SELECT * FROM kingdom.outbox_event ORDER BY id")
+        assert [
+            (each["event_type"], each["stream"], each["max_attempts"], each["schema_version"], each["owner_id"])
+            for each in stored
+        ] == [("Call", "call", 3, 1, "owner of Call"), ("Mail", "mail", 7, 2, "owner of Mail")]
+
+
 async def contents(bus: PostgresBus) -> list[dict[str, Any]]:
     """Return the stored events without the columns that differ for each insert."""
     differing = {"id", "created_at", "updated_at"}

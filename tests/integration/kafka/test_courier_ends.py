@@ -78,10 +78,10 @@ async def test_a_courier_that_ends_waits_for_the_answer_to_what_it_has_sent(
 
 # Another courier hangs in the middle of a tick; or the events of a tick cannot be read.
 @pytest.mark.parametrize("lock", ["SELECT FROM kingdom.courier FOR UPDATE", "LOCK TABLE kingdom.courier_event"])
-async def test_a_courier_gives_up_a_server_that_does_not_answer(
+async def test_a_courier_ends_although_the_server_does_not_answer(
     bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch, lock: LiteralString
 ) -> None:
-    monkeypatch.setattr(postgres_bus, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(courier_module, "_LAST_ANSWER_SECONDS", 0.2)
     await bus.publish(EVENT)
     async with bus.pool.connection() as other, other.transaction():
         await other.execute(lock)
@@ -119,3 +119,19 @@ async def test_a_courier_that_is_stopped_sends_no_further_pieces(
     successor.stop()
     await running
     assert len(payloads(brokers, "orders")) == 6
+
+
+async def test_a_courier_waits_for_a_tick_that_takes_long_to_sort(
+    bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = bus.queries["events_of_tick"].rstrip("; \n")
+    slow = f"SELECT events.* FROM (SELECT pg_sleep(2)) AS pause, ({query}) AS events"  # noqa: S608 - our own text
+    monkeypatch.setattr(bus, "queries", {**bus.queries, "events_of_tick": slow})
+    monkeypatch.setattr(postgres_bus, "_ANSWER_SECONDS", 1.0)
+    await bus.publish(EVENT)
+    courier = Courier(bus, brokers)
+    running = asyncio.create_task(courier.run())
+    await eventually(lambda: has_sent(courier))
+    courier.stop()
+    await running
+    assert [payload["number"] for payload in payloads(brokers, "orders")] == [1]

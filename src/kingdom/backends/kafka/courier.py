@@ -30,6 +30,8 @@ _RENEWALS_PER_LEASE = 5
 _REPORT_SECONDS = 1.0
 _POLL = timedelta(seconds=1)
 _PAUSE_SECONDS = 1.0
+# How long a courier that stops waits for the database.
+_LAST_ANSWER_SECONDS = 10.0
 # Brokers forget the position of a group without members after some days, so an idle courier repeats it.
 _REPEAT_SECONDS = 3600.0
 _log = structlog.get_logger("kingdom.courier")
@@ -54,6 +56,21 @@ class Courier:
 
     async def run(self) -> None:
         """Send events until `stop` is called."""
+        sending = asyncio.create_task(self._send_forever(), name="kingdom-courier")
+        stopped = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({sending, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({sending}, timeout=_LAST_ANSWER_SECONDS)
+        finally:
+            stopped.cancel()
+            sending.cancel()
+            await asyncio.wait({sending, stopped})
+        if sending.cancelled():
+            _log.warning("the database or the brokers have not answered in time; the next courier continues")
+        else:
+            sending.result()
+
+    async def _send_forever(self) -> None:
         while not self._stopping.is_set():
             try:
                 if term := await self._hold():

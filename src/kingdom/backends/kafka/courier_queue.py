@@ -8,7 +8,7 @@ from uuid import UUID
 
 from psycopg.rows import DictRow, class_row
 
-from kingdom.backends.postgres.bus import PostgresBus, limit_answer
+from kingdom.backends.postgres.bus import PostgresBus
 from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.rows import COURIER_HINT
 
@@ -73,7 +73,10 @@ class CourierQueue:
         return [Tick(**row) for row in rows]
 
     async def events(self, tick: Tick, after: int, limit: int) -> AsyncGenerator[list[CarriedEvent], None]:
-        """Yield the events of a tick after a position, in pieces of at most `limit` events."""
+        """Yield the events of a tick after a position, in pieces of at most `limit` events.
+
+        After a long outage of the brokers, the server sorts all events since, so the first piece may take minutes.
+        """
         parameters = {"snapshot": tick.snapshot, "earlier": tick.earlier, "after": after}
         with translate_errors():
             async with (
@@ -82,13 +85,8 @@ class CourierQueue:
                 # A cursor of the server sorts a large tick once, and never has more than one piece in memory.
                 connection.cursor("tick", row_factory=class_row(CarriedEvent)) as cursor,
             ):
-                async with limit_answer():
-                    await cursor.execute(self._bus.queries["events_of_tick"], parameters)
-                while True:
-                    async with limit_answer():
-                        events = await cursor.fetchmany(limit)
-                    if not events:
-                        break
+                await cursor.execute(self._bus.queries["events_of_tick"], parameters)
+                while events := await cursor.fetchmany(limit):
                     yield events
 
     async def note_sent(self, number: int) -> None:

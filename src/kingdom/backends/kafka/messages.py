@@ -17,6 +17,7 @@ from kingdom.errors import MalformedEvent
 
 # The type of the dead letter that a malformed message becomes.
 MALFORMED = "MalformedMessage"
+_MILLISECONDS_MAX = datetime.max.replace(tzinfo=UTC).timestamp() * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ def read_event(stream: Stream, message: Message) -> ReceivedEvent:
 
 def _published_at(message: Message) -> datetime:
     _, milliseconds = message.timestamp()
-    return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds > 0 else utc_now()
+    # A foreign producer may count microseconds. No datetime is so late.
+    return datetime.fromtimestamp(milliseconds / 1000, UTC) if 0 < milliseconds < _MILLISECONDS_MAX else utc_now()
 
 
 def _foreign(message: Message, at: datetime) -> ForeignMessage:

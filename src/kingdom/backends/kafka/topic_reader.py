@@ -252,7 +252,7 @@ class TopicReader:
         return OwnedPartition(place.partition, taken, next_offset=taken.next_offset)
 
     def _wait_for(self, taking: Future[TakenPartition]) -> TakenPartition:
-        # The database limits the time. A second attempt beside the first one would have to compete with it.
+        # The inbox limits the time. A second attempt beside the first one would have to compete with it.
         while not self._stopping.is_set():
             if wait([taking], _POLL_SECONDS).done:
                 return taking.result()

@@ -51,7 +51,7 @@ _FULL_REAP_SECONDS = 60.0
 _POOL_SECONDS_MIN = 10
 # The pool doubles its wait after each failed attempt to connect. After this time, the waits are short again.
 _RECONNECT_SECONDS = 5
-# These statements wait for no lock, or only for a short one. If an answer takes longer, the server counts as lost.
+# No lock for which these statements wait is held for so long. If an answer takes longer, the server counts as lost.
 _ANSWER_SECONDS = 30.0
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
 # Generic plans save planning time and suit these statements. Without sequential scans, a plan that was made for a small
@@ -65,16 +65,6 @@ SESSION_SETTINGS: tuple[LiteralString, ...] = (
     "SET jit = off",
 )
 _log = structlog.get_logger(__name__)
-
-
-@asynccontextmanager
-async def limit_answer() -> AsyncIterator[None]:
-    """Raise Unavailable if the block takes longer than an answer of the database may take."""
-    try:
-        async with asyncio.timeout(_ANSWER_SECONDS):
-            yield
-    except TimeoutError:
-        raise Unavailable(f"the database has not answered for {_ANSWER_SECONDS:g} s") from None
 
 
 class PostgresBus(Bus):
@@ -355,8 +345,10 @@ class PostgresBus(Bus):
         """Yield a connection for a limited time, because an answer may be lost without an error."""
         connection = await self.pool.getconn()
         try:
-            async with limit_answer():
+            async with asyncio.timeout(_ANSWER_SECONDS):
                 yield connection
+        except TimeoutError:
+            raise Unavailable(f"the database has not answered for {_ANSWER_SECONDS:g} s") from None
         finally:
             await self.pool.take_back(connection)
 

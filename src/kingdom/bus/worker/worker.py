@@ -350,8 +350,7 @@ class Worker:
 
     def _is_full(self) -> bool:
         # While the store settles one batch and the handlers of another run, a third can be claimed.
-        open_events = sum(len(unit.open) for unit in self._units)
-        return len(self._units) >= self._concurrency or open_events > 2 * self._batch
+        return len(self._units) >= self._concurrency or sum(len(each.open) for each in self._units) > 2 * self._batch
 
     def _has_room(self, stream: str) -> bool:
         """Return whether to claim more events: the worker is not full, or it has no events of this stream."""

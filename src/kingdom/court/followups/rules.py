@@ -21,7 +21,6 @@ SUCCESS, FAILURE = "success", "failure"
 SETTLED = "a later commit or event has settled it"
 # The outcome of an event whose checks are run again, and its reason.
 RERUN, RERUN_REASON = "rerun", "its cancelled and timed-out checks are run again once"
-_FEWER_TESTS = "fewer tests ran than before the last round"
 WRITERS = frozenset({"admin", "maintain", "write"})
 _BOT = "[bot]"
 _ENDS = {MERGED: "it was merged", CLOSED: "it was closed without a merge"}
@@ -51,9 +50,10 @@ class StartRound:
 
 @dataclass(frozen=True, slots=True)
 class AskPerson:
-    """No round may begin without a person, because of `reason`."""
+    """No round may begin without a person, because of `reason`. `tests` are the numbers of tests that it names."""
 
     reason: str
+    tests: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +113,10 @@ def is_replaced(older: ExternalEvent, newer: ExternalEvent, head: str) -> bool:
     return commit == newer.payload.get("commit") or commit != head
 
 
-def has_fewer_tests(followup: Followup, event: ExternalEvent) -> bool:
-    """Return whether a check ran fewer tests than before the last round about checks."""
-    return bool(_why_fewer_tests(followup, [event]))
-
-
-def known_tests_after_grant(followup: Followup) -> dict[str, int]:
-    """Return the numbers of tests to compare with after a person has granted more rounds.
-
-    A person who was told about fewer tests has accepted them.
-    """
-    return {} if _FEWER_TESTS in followup.reason else followup.tests
+def fewer_tests(followup: Followup, events: Iterable[ExternalEvent]) -> dict[str, int]:
+    """Return the checks that ran fewer tests than before the last round about checks, with their new numbers."""
+    now = {name: count for event in events for name, count in _tests(event).items()}
+    return {name: now[name] for name, before in sorted(followup.tests.items()) if now.get(name, before) < before}
 
 
 def failing_names(events: Iterable[ExternalEvent]) -> tuple[str, ...]:
@@ -144,11 +137,13 @@ def decide_round(followup: Followup, policy: FollowPolicy, waiting: Sequence[Ext
     budget = budget_of_rounds(policy, followup) - followup.cost_usd
     if budget <= 0:
         limit = f"its rounds have cost ${followup.cost_usd:.2f}, and follow.budget_usd is the limit"
-        return AskPerson("; ".join(filter(None, (limit, _why_fewer_tests(followup, checks)))))
+        return AskPerson(
+            "; ".join(filter(None, (limit, _why_fewer_tests(followup, checks)))), fewer_tests(followup, checks)
+        )
     refusals = {reason: _why_not(followup, policy, reason, current[reason]) for reason in wanted}
     allowed = tuple(reason for reason in wanted if not refusals[reason])
     if not allowed:
-        return AskPerson("; ".join(refusals.values()))
+        return AskPerson("; ".join(refusals.values()), fewer_tests(followup, checks))
     events = tuple(event for reason in allowed for event in current[reason])
     kept = tuple(event for reason in wanted if reason not in allowed for event in current[reason])
     failing = failing_names(checks)
@@ -231,7 +226,7 @@ def _current_events(
     conflicts = [each for each in waiting if each.type == CONFLICT and not _is_settled(each, followup)]
     return {
         RoundReason.REVIEW: reviews,
-        RoundReason.CHECKS: tuple(each for each in checks[-1:] if reason_of(each) or has_fewer_tests(followup, each)),
+        RoundReason.CHECKS: tuple(each for each in checks[-1:] if reason_of(each) or fewer_tests(followup, [each])),
         RoundReason.CONFLICTS: tuple(conflicts[-1:]),
     }
 
@@ -256,13 +251,8 @@ def _why_not(followup: Followup, policy: FollowPolicy, reason: RoundReason, even
 
 def _why_fewer_tests(followup: Followup, events: Iterable[ExternalEvent]) -> str:
     """Return which checks ran fewer tests than before the last round about checks, or ""."""
-    now = {name: count for event in events for name, count in _tests(event).items()}
-    fewer = [
-        f"{name} {now[name]} instead of {before}"
-        for name, before in sorted(followup.tests.items())
-        if now.get(name, before) < before
-    ]
-    return f"{_FEWER_TESTS}: {', '.join(fewer)}" if fewer else ""
+    fewer = [f"{name} {now} instead of {followup.tests[name]}" for name, now in fewer_tests(followup, events).items()]
+    return f"fewer tests ran than before the last round: {', '.join(fewer)}" if fewer else ""
 
 
 def _tests(event: ExternalEvent) -> dict[str, int]:

@@ -21,7 +21,7 @@ from kingdom.court.followups.rules import (
     RERUN,
     RERUN_REASON,
     checks_to_rerun,
-    has_fewer_tests,
+    fewer_tests,
     is_replaced,
     reason_of,
 )
@@ -67,7 +67,7 @@ async def take_followup_event(
     followup_record, known = found
     followup = await _drop_replaced(transaction, known, event)
     is_of_head = event.payload.get("commit") == followup.head
-    if reason is None and is_of_head and has_fewer_tests(followup, event):
+    if reason is None and is_of_head and fewer_tests(followup, [event]):
         # A check may pass because its tests were removed.
         reason = RoundReason.CHECKS
     if reason is None:

@@ -30,7 +30,6 @@ from kingdom.court.followups.rules import (
     count_round,
     decide_round,
     describe_attempts,
-    known_tests_after_grant,
     unsettled_reasons,
     why_ask_after_round,
 )
@@ -86,10 +85,12 @@ async def start_round(
             for entry_record, _ in waiting.values():
                 await drop_entry(transaction, entry_record, reason)
             await save_followup(transaction, msgspec.structs.replace(followup, waiting=()), followup_record)
-        case AskPerson(reason):
+        case AskPerson(reason, fewer_tests):
             for entry_record, _ in waiting.values():
                 await move_entry(transaction, entry_record, ROUND_LINE, f"a person is asked: {reason}")
-            await _ask(transaction, followup_record, followup, reason, now, context)
+            # The person decides about these numbers, so only still fewer tests are another question.
+            told = msgspec.structs.replace(followup, tests={**followup.tests, **fewer_tests})
+            await _ask(transaction, followup_record, told, reason, now, context)
     return None
 
 
@@ -141,7 +142,6 @@ async def answer_followup(transaction: Transaction, followup: str, event: Extern
         grants=waiting.grants + 1,
         granted_at_usd=waiting.cost_usd,
         failing=(),
-        tests=known_tests_after_grant(waiting),
     )
     await save_followup(transaction, granted, record)
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from kingdom.court.remote_http import HttpReply, github_headers, next_page
+from kingdom.court.remote_http import HttpReply, github_headers, next_page, requested_pause
 from kingdom.court.sentinel.http_requests import send_request
 from kingdom.court.sentinel.pull_replies import LOG_BYTES_MAX, CheckDetails, CheckRun, PullComment, clean_log
 from kingdom.court.sentinel.tests_in_log import count_tests
@@ -21,6 +21,7 @@ _PAGES_MAX = 20
 _ANNOTATIONS = {"per_page": "10"}
 _LOG_READ_MAX = 4 << 20
 _GONE = (403, 404, 410, 451)
+_LIMITED = (403, 429)
 _REDIRECT, _NOT_FOUND = 302, 404
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -143,12 +144,16 @@ class PullApi:
         try:
             url = f"{self._repository}/actions/jobs/{run.id}/logs"
             async with self._session.get(url, headers=self._headers, allow_redirects=False) as found:
+                if found.status in _LIMITED and (pause := requested_pause(found.headers)):
+                    raise Transient("GitHub limits the rate of requests", after=pause)
                 if found.status in _GONE:
                     return ""
                 target = found.headers.get("Location", "") if found.status == _REDIRECT else ""
             if not target:
                 return None
             async with self._session.get(target) as log:
+                if log.status in _GONE:
+                    return ""
                 raw = bytearray()
                 async for chunk in log.content.iter_chunked(1 << 16):
                     raw = (raw + chunk)[-_LOG_READ_MAX:]

@@ -21,6 +21,7 @@ from kingdom.court.sentinel.untrusted import NAME_MAX, TEXT_MAX, URL_MAX, clean_
 # The conclusions of a check that found a problem in the commit.
 FAILED = frozenset({"failure", "timed_out", "startup_failure", "error"})
 # The conclusions of a check that did not run to its end. It is run again once before it counts as failed.
+_SKIPPED = "skipped"
 INTERRUPTED = frozenset({"cancelled", "timed_out"})
 # The conclusions of a check that does not show whether the commit has a problem.
 UNDECIDED = frozenset({"action_required", "stale", "pending"})
@@ -206,16 +207,24 @@ def checks_event(
         "conclusion": FAILURE if failing else SUCCESS,
         "failing": failing,
         "interrupted": [_interrupted_run(run) for run in runs if run.conclusion in INTERRUPTED],
-        "tests": _tests_by_name(runs, details),
+        "tests": _tests_by_name(followup, runs, details),
     }
     return _event(followup, CHECKS_COMPLETED, "checks", (commit, results), payload, now)
 
 
-def _tests_by_name(runs: Sequence[CheckRun], details: Mapping[int, CheckDetails]) -> dict[str, int]:
-    """Return how many tests each check ran. A name that several checks have tells nothing."""
-    names = Counter(run.name for run in runs)
-    known = {run.name: details[run.id].tests for run in runs if run.id in details and names[run.name] == 1}
-    return {clean_text(name, NAME_MAX): count for name, count in known.items() if count is not None}
+def _tests_by_name(followup: Followup, runs: Sequence[CheckRun], details: Mapping[int, CheckDetails]) -> dict[str, int]:
+    """Return how many tests each check ran: none if it failed before, and was skipped or does not exist any more.
+
+    A name that several checks have tells nothing.
+    """
+    names = Counter(clean_text(run.name, NAME_MAX) for run in runs)
+    skipped = {clean_text(run.name, NAME_MAX) for run in runs if run.conclusion == _SKIPPED}
+    tests = dict.fromkeys(followup.tests.keys() & (skipped | (followup.tests.keys() - names.keys())), 0)
+    for run in runs:
+        name, known = clean_text(run.name, NAME_MAX), details.get(run.id)
+        if known and known.tests is not None:
+            tests[name] = known.tests
+    return {name: count for name, count in sorted(tests.items()) if names[name] <= 1}
 
 
 def clean_log(text: str, bytes_max: int) -> str:

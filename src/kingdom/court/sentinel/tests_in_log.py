@@ -5,15 +5,17 @@ from collections.abc import Mapping
 
 # GitHub puts the time before each line of a log, and runners color their lines.
 _NO_WORDS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|^\ufeff?\d{4}-\d\d-\d\dT[\d:.]+Z ", re.MULTILINE)
+_PYTEST = r"\d+ (?:passed|failed|errors?|skipped|deselected|xfailed|xpassed|warnings?|rerun|subtests (?:passed|failed))"
 # The line with the totals of a runner.
 _TOTALS = re.compile(
-    r"^=+ (?P<pytest>no tests ran|\d+ \w+(?:, \d+ \w+)*) in [\d.]+s[ ()\d:]*=+$"
+    rf"^(?:=+ )?(?P<pytest>no tests ran|{_PYTEST}(?:, {_PYTEST})*) in [\d.]+s[ ()\d:]*=*$"
     r"|^Ran (?P<unittest>\d+) tests? in "
     r"|^(?:OK|FAILED) \((?:[a-z ]+=\d+, )*skipped=(?P<unittest_skipped>\d+)"
     r"|^test result: \w+\. (?P<cargo>\d+ passed; \d+ failed)"
     r"|^ *Tests:? +(?P<jest>\d+ \w+(?:(?:, | \| )\d+ \w+)*)(?: \(\d+\))?$"
     # Maven also prints a line for each class, which ends with a time.
-    r"|^(?:\[\w+\] +)?Tests run: (?P<maven>\d+), Failures: \d+, Errors: \d+, Skipped: (?P<maven_skipped>\d+)$"
+    r"|^(?:\[\w+\] +)?Tests run: (?P<maven>\d+), Failures: \d+, Errors: \d+, Skipped: (?P<maven_skipped>\d+)"
+    r"(?:, Flakes: \d+)?$"
     r"|^(?P<rspec>\d+) examples?, \d+ failures?(?:, (?P<rspec_skipped>\d+) pending)?"
     r"|^ +(?P<mocha>\d+ (?:passing|failing)\b)"
     r"|^(?:#|\N{INFORMATION SOURCE}) (?P<node>(?:pass|fail) \d+)$",

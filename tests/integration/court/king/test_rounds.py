@@ -244,6 +244,9 @@ async def test_a_person_is_asked_if_checks_pass_with_fewer_tests_than_before_the
         assert followup.state == ("open" if answered == "continue" else "ended")
         assert len(await rounds(scene)) == 1, "there is nothing to repair"
         assert followup.waiting == ()
+        if answered == "continue":
+            await happens(scene, checks(4, commit=NEXT, tests={"unit": 40}))
+            assert (await followed(scene)).state == "open", "a person has accepted 40"
 
 
 async def test_passed_checks_with_as_many_tests_need_no_person(backend: BackendUnderTest) -> None:

@@ -12,6 +12,7 @@ from kingdom.court.package import FollowPolicy
 from kingdom.court.petitions.github.access import APP_PERMISSIONS, FOLLOW_PERMISSIONS, AppInstallation, TokenScope
 from kingdom.court.petitions.http_api import NotAuthorized
 from kingdom.court.sentinel.settings import GitHubAppSettings
+from kingdom.errors import Transient
 from tests.integration.court.sentinel.polls import LINE, REQUESTS_PER_LOOK, Look, end_of, submit
 from tests.integration.court.sentinel.scene import Watch
 from tests.integration.standins.github import REPOSITORY, Site
@@ -194,16 +195,42 @@ async def test_a_repaired_check_whose_log_shows_no_tests_any_more_ran_none(
     assert event.payload["tests"] == ({"unit": 0} if log else {})
 
 
-@pytest.mark.parametrize("path", ["*/jobs/*/logs", "/_logs/*"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"status": 502, "path": "*/jobs/*/logs"},
+        {"status": 502, "path": "/_logs/*"},
+        {"status": 429, "path": "*/jobs/*/logs"},
+    ],
+)
 async def test_checks_are_reported_later_if_the_log_of_a_repaired_check_cannot_be_read(
-    site: Site, look: Look, watch: Watch, path: str
+    site: Site, look: Look, watch: Watch, fault: dict[str, Any]
 ) -> None:
     await remember_tests(watch, unit=41)
     await site.happen("check", number=1, name="unit", conclusion="success", log="= 41 passed in 2.00s =\n")
-    await site.faults({"kind": "refuse", "status": 502, "path": path})
+    await site.faults({"kind": "refuse", **fault})
     assert await look() == []
     [event] = await look()
     assert event.payload["tests"] == {"unit": 41}
+
+
+async def test_a_limit_on_the_rate_of_requests_is_not_a_log_that_is_gone(site: Site, look: Look, watch: Watch) -> None:
+    await remember_tests(watch, unit=41)
+    await site.happen("check", number=1, name="unit", conclusion="success", log="= 41 passed in 2.00s =\n")
+    await site.faults({"kind": "refuse", "status": 403, "path": "*/jobs/*/logs", "retry_after": 60})
+    with pytest.raises(Transient):
+        await look()
+    [event] = await look()
+    assert event.payload["tests"] == {"unit": 41}
+
+
+@pytest.mark.parametrize("path", ["*/jobs/*/logs", "/_logs/*"])
+async def test_checks_are_reported_without_a_log_that_is_gone(site: Site, look: Look, watch: Watch, path: str) -> None:
+    await remember_tests(watch, unit=41)
+    await site.happen("check", number=1, name="unit", conclusion="success", log="= 41 passed in 2.00s =\n")
+    await site.faults({"kind": "refuse", "status": 410, "path": path})
+    [event] = await look()
+    assert (event.payload["conclusion"], event.payload["tests"]) == ("success", {})
 
 
 async def test_a_status_counts_like_a_check(site: Site, look: Look) -> None:

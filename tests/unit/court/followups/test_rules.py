@@ -24,7 +24,6 @@ from kingdom.court.followups.rules import (
     describe_attempts,
     end_reason,
     is_permitted,
-    known_tests_after_grant,
     reason_of,
     unsettled_reasons,
 )
@@ -184,27 +183,29 @@ def test_a_person_is_asked_if_checks_improve_but_run_fewer_tests(after: tuple[st
     tests = {} if now is None else {"a": now}
     decision = decide(checks(*after, tests=tests), rounds={CHECKS: 1}, failing=("a", "b"), tests={"a": 41})
     if now is not None and now < 41:
-        assert decision == AskPerson(f"fewer tests ran than before the last round: a {now} instead of 41")
+        reason = f"fewer tests ran than before the last round: a {now} instead of 41"
+        assert decision == AskPerson(reason, {"a": now})
     else:
         assert isinstance(decision, StartRound if after else NoRound)
 
 
 def test_a_person_is_asked_about_fewer_tests_although_the_rounds_or_the_budget_are_used_up() -> None:
-    news, before = checks(tests={"a": 40}), {"failing": ("a",), "tests": {"a": 41}}
+    news = checks(tests={"a": 40})
+    before: dict[str, Any] = {"failing": ("a",), "tests": {"a": 41}}
     fewer = "fewer tests ran than before the last round: a 40 instead of 41"
-    assert decide(news, rounds={CHECKS: 3}, **before) == AskPerson(fewer)
+    assert decide(news, rounds={CHECKS: 3}, **before) == AskPerson(fewer, {"a": 40})
     decision = decide(news, cost_usd=25.0, **before)
     assert isinstance(decision, AskPerson)
     assert decision.reason.endswith(fewer)
+    assert decision.tests == {"a": 40}
 
 
-@pytest.mark.parametrize(
-    ("reason", "kept"),
-    [("fewer tests ran than before the last round: a 40 instead of 41", {}), ("the last round failed", {"a": 41})],
-)
-def test_a_person_accepts_fewer_tests_only_if_the_question_was_about_them(reason: str, kept: dict[str, int]) -> None:
-    waiting = msgspec.structs.replace(FOLLOWUP, reason=reason, tests={"a": 41})
-    assert known_tests_after_grant(waiting) == kept
+def test_a_round_about_reviews_keeps_how_many_tests_the_failed_checks_ran() -> None:
+    before: dict[str, Any] = {"failing": ("a",), "tests": {"a": 41}}
+    decision = decide(review(), checks(tests={"a": 40}), **before)
+    assert isinstance(decision, StartRound)
+    assert decision.reasons == (REVIEW,)
+    assert count_round(msgspec.structs.replace(FOLLOWUP, **before), decision).tests == {"a": 41}
 
 
 def test_a_log_without_totals_does_not_hide_how_many_tests_ran_before() -> None:
