@@ -237,6 +237,9 @@ def _package(script: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         "default_repo": REPO,
         "subscribes": [{"type": "jira.ticket.assigned"}],
         "policy": {
+            # A run whose agent was killed continues, because it has money left.
+            "budget_usd": 5,
+            "retry_after_seconds": 0,
             "petitions": [
                 {"kind": "github.pull_request"},
                 {"kind": "github.push"},
