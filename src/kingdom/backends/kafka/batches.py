@@ -3,9 +3,9 @@
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 
+import msgspec
 from confluent_kafka import Message
 
 from kingdom.backends.kafka.messages import ReceivedEvent
@@ -14,8 +14,7 @@ from kingdom.bus.delivery import Delivery
 from kingdom.errors import LeaseLost
 
 
-@dataclass(frozen=True, slots=True)
-class OpenDelivery:
+class OpenDelivery(msgspec.Struct, frozen=True, eq=False):
     """A delivery, and the offsets that are handled when it is settled. The last of them is that of its message."""
 
     delivery: Delivery
@@ -68,8 +67,9 @@ class OpenBatches:
 
     def settle(self, positions: Collection[int]) -> None:
         """Forget deliveries that are settled."""
-        for each in self._remove(positions):
-            each.reader.settle(each.partition, each.offsets[-1][0])
+        removed = self._remove(positions)
+        for reader in {each.reader for each in removed}:
+            reader.settle((each.partition, each.offsets[-1][0]) for each in removed if each.reader is reader)
 
     def give_back(self, positions: Collection[int]) -> None:
         """Let deliveries be delivered again, because they are not settled."""

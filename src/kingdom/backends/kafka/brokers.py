@@ -1,9 +1,8 @@
 """The addresses of the brokers, and the names of the topics of a store."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 from zlib import crc32
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -72,14 +71,9 @@ def partition_of(key: str, partitions: int) -> int:
 
 def read_headers(message: Message) -> dict[str, bytes]:
     """Return the headers of a message. Of several with the same name, the last one counts."""
-    pairs = header_pairs(message)
-    return {str(name): value if isinstance(value, bytes) else str(value or "").encode() for name, value in pairs}
-
-
-def header_pairs(message: Message) -> Iterable[tuple[Any, Any]]:
-    """Return the names and values of the headers of a message, as the client returns them."""
     headers = message.headers() or ()
-    return headers.items() if isinstance(headers, dict) else headers
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    return {str(name): value if isinstance(value, bytes) else str(value or "").encode() for name, value in pairs}
 
 
 @contextmanager

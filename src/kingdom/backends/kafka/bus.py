@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -141,15 +142,24 @@ class KafkaBus(PostgresBus):
         received: Sequence[tuple[OwnedPartition, Message, ReceivedEvent]],
         token: int,
     ) -> dict[int, OpenDelivery]:
-        opened: dict[int, OpenDelivery] = {}
+        """Return the open deliveries by position. Creating each with its run is cheaper than adding the run later."""
+        fresh: dict[int, tuple[OwnedPartition, Message, ReceivedEvent, tuple[tuple[int, int], ...]]] = {}
+        positions: dict[str, list[int]] = defaultdict(list)
         for owned, message, event in received:
             offset = message.offset() or 0
             covered = owned.cover(offset)
             if covered is None:
                 # The event was settled before this process took the partition.
-                reader.settle(owned, offset)
+                reader.settle([(owned, offset)])
                 continue
             position = next(self._positions)
+            fresh[position] = (owned, message, event, covered)
+            if (key := _key(stream, event)) is not None:
+                positions[key].append(position)
+        runs = {key: tuple(run) for key, run in positions.items()}
+        opened: dict[int, OpenDelivery] = {}
+        for position, (owned, message, event, covered) in fresh.items():
+            key = _key(stream, event)
             delivery = Delivery(
                 stream=stream.name,
                 position=position,
@@ -160,6 +170,7 @@ class KafkaBus(PostgresBus):
                 crash_count=0,
                 ordered=stream.ordered,
                 published_at=event.published_at,
+                run=() if key is None else runs[key],
                 in_transport=True,
             )
             opened[position] = OpenDelivery(delivery, reader, owned, message, covered, event)
@@ -175,7 +186,7 @@ class KafkaBus(PostgresBus):
         running, behind, returned = set[str](), set[str](), list[int]()
         for each in opened.values():
             delivery = each.delivery
-            key = delivery.ordering_key[1] if delivery.ordering_key else None
+            key = delivery.envelope.partition_key if delivery.ordered else None
             if each.event.problem:
                 outcomes[delivery] = Dead(f"the message could not be read: {each.event.problem}", "malformed")
             elif key and (key in behind or (key in running and each.event.not_before)):
@@ -193,7 +204,7 @@ class KafkaBus(PostgresBus):
                 await transaction.settle_all(outcomes)
             for each in opened.values():
                 each.partition.taken = replace(each.partition.taken, takeovers=0)
-        return self._in_runs(rest)
+        return rest if len(rest) == len(opened) else self._in_runs(rest)
 
     def _in_runs(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Return deliveries whose `run` has the positions of all deliveries of the same key, in order."""

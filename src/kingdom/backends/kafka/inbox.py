@@ -22,7 +22,8 @@ class TakenPartition:
 
     def is_handled(self, offset: int) -> bool:
         """Return whether the event at an offset is settled."""
-        return any(start <= offset < end for start, end in self.handled)
+        # The ranges are in order, so a new offset needs one comparison.
+        return offset < self.handled[-1][1] and any(start <= offset < end for start, end in self.handled)
 
 
 class Inbox:

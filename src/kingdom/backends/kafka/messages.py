@@ -1,14 +1,14 @@
 """Turn messages of topics into events."""
 
 import base64
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 import msgspec
 from confluent_kafka import Message
 
-from kingdom.backends.kafka.brokers import header_pairs, read_headers
+from kingdom.backends.kafka.brokers import read_headers
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.stream import Stream
 from kingdom.bus.transport import ForeignMessage
@@ -17,11 +17,13 @@ from kingdom.errors import MalformedEvent
 
 # The type of the dead letter that a malformed message becomes.
 MALFORMED = "MalformedMessage"
+# A field of a delayed event, beside those of its envelope. Reading it takes less time than reading the headers.
+NOT_BEFORE = "kingdomNotBefore"
 _MILLISECONDS_MAX = datetime.max.replace(tzinfo=UTC).timestamp() * 1000
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedEvent:
+class ReceivedEvent(msgspec.Struct, frozen=True, eq=False):
     """An event of a topic. If `problem` is not empty, its message could not be read."""
 
     envelope: Envelope
@@ -41,8 +43,10 @@ def read_event(stream: Stream, message: Message) -> ReceivedEvent:
                 stream.source.read(foreign), event_id=_derived_id(foreign), stream=stream.name
             )
             return ReceivedEvent(envelope, at)
-        wire = msgspec.json.decode(_bytes(message.value()) or b"")
-        return ReceivedEvent(Envelope.from_wire({**wire, "stream": stream.name}), at, _not_before(message))
+        wire = _decode(_bytes(message.value()) or b"")
+        wire["stream"] = stream.name
+        not_before = _moment(wire.pop(NOT_BEFORE)) if NOT_BEFORE in wire else None
+        return ReceivedEvent(Envelope.from_wire(wire), at, not_before)
     except Exception as error:  # noqa: BLE001 - the function belongs to the application, and must not stop the stream
         letter = _letter(stream, _foreign(message, at))
         return ReceivedEvent(letter, at, problem=f"{type(error).__name__}: {error}")
@@ -74,14 +78,15 @@ def _derived_id(message: ForeignMessage) -> UUID:
     return uuid5(NAMESPACE_URL, f"kafka:{message.topic}/{message.partition}/{message.offset}")
 
 
-def _not_before(message: Message) -> datetime | None:
-    # Converting all headers takes time, and almost no event is delayed.
-    if all(name != "notBefore" for name, _ in header_pairs(message)):
-        return None
-    text = read_headers(message)["notBefore"]
-    moment = datetime.fromisoformat(text.decode())
+def add_not_before(value: str, not_before: datetime) -> str:
+    """Return the JSON of an event with the time at which it is due."""
+    return f'{value.removesuffix("}")},"{NOT_BEFORE}":"{not_before.isoformat()}"}}'
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
-        raise MalformedEvent("the header notBefore has no time zone")
+        raise MalformedEvent(f"{NOT_BEFORE} has no time zone")
     return moment
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
@@ -48,9 +48,9 @@ class OwnedPartition:
 
     def cover(self, offset: int) -> tuple[tuple[int, int], ...] | None:
         """Return the offsets that are handled with the message at an offset, or None if it is handled already."""
-        if offset >= self.next_offset:
+        if offset > self.next_offset:
             self.uncovered += _without(self.next_offset, offset, self.taken.handled)
-            self.next_offset = offset + 1
+        self.next_offset = max(self.next_offset, offset + 1)
         if self.taken.is_handled(offset):
             return None
         covered, self.uncovered = (*self.uncovered, (offset, offset + 1)), []
@@ -116,8 +116,9 @@ class TopicReader:
         with self._lock:
             idle = [each for each in self._partitions.values() if each.can_be_taken]
             for partition in idle:
-                # Take from several partitions, so that a busy one does not keep the others waiting.
-                share = max(limit // len(idle), 1)
+                # Take from several partitions, so that a busy one does not keep the others waiting, but not from all of
+                # them: the next claim begins while the events of this one are handled and settled.
+                share = max(2 * limit // len(idle), 1)
                 while partition.messages and share and len(taken) < limit:
                     message = partition.messages.popleft()
                     partition.open.add(_offset(message))
@@ -134,10 +135,11 @@ class TopicReader:
                 partition.open.discard(_offset(message))
                 partition.messages.appendleft(message)
 
-    def settle(self, partition: OwnedPartition, offset: int) -> None:
-        """Forget a message that is settled."""
+    def settle(self, messages: Iterable[tuple[OwnedPartition, int]]) -> None:
+        """Forget messages that are settled, by their offsets."""
         with self._lock:
-            partition.open.discard(offset)
+            for partition, offset in messages:
+                partition.open.discard(offset)
 
     def owns(self, partition: OwnedPartition) -> bool:
         """Return whether this process still reads a partition under the same epoch."""

@@ -9,6 +9,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, Producer, 
 
 from kingdom.backends.kafka.brokers import Brokers, kafka_errors, partition_of
 from kingdom.backends.kafka.courier_queue import CarriedEvent
+from kingdom.backends.kafka.messages import add_not_before
 from kingdom.errors import KingdomError, Misconfigured, Unavailable
 
 # A successor ends the open transaction of a dead courier at once, so this limit matters only if no successor starts.
@@ -107,13 +108,15 @@ class TopicWriter:
 
     def _produce(self, tick: int, event: CarriedEvent) -> None:
         topic = self._brokers.topic(event.stream)
-        key = event.partition_key
+        value, key = event.value, event.partition_key
+        if event.not_before is not None:
+            value = add_not_before(value, event.not_before)
         partition = partition_of(str(event.event_id) if key is None else key, self.partitions[topic])
         while True:
             try:
                 self._producer.produce(
                     topic,
-                    event.value.encode(),
+                    value.encode(),
                     None if key is None else key.encode(),
                     partition,
                     timestamp=int(event.created_at.timestamp() * 1000),
