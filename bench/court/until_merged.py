@@ -245,7 +245,7 @@ def _package(script: Path) -> tuple[dict[str, Any], dict[str, Any]]:
                 {"kind": "github.push"},
                 {"kind": "github.reply", "at_most": len(ANSWERS)},
                 {"kind": "github.summary"},
-            ]
+            ],
         },
         "follow": {"debounce_seconds": 0, "instructions": round_},
     }

@@ -34,7 +34,8 @@ CREATE TABLE kingdom.outbox_event (
 -- The predicate uses a column that a claim does not change, so that a claim is a HOT update.
 CREATE INDEX outbox_open ON kingdom.outbox_event (stream, next_retry_at, id) WHERE processed_at IS NULL;
 CREATE UNIQUE INDEX outbox_once ON kingdom.outbox_event (event_id, stream);
-CREATE INDEX outbox_line ON kingdom.outbox_event (stream, partition_key, id) WHERE ordered AND processed_at IS NULL;
+CREATE INDEX outbox_line ON kingdom.outbox_event (stream, partition_key, id)
+ WHERE CASE WHEN ordered THEN processed_at IS NULL END;
 CREATE INDEX outbox_dead ON kingdom.outbox_event (stream, id) WHERE processed_at IS NOT NULL;
 
 -- A token is a number of this sequence with 11 random low bits. The numbers stay above the clock, which counts 1,024
@@ -281,7 +282,7 @@ BEGIN
         RETURN true;
     END IF;
     SELECT id INTO first_id FROM kingdom.outbox_event
-     WHERE stream = letter.stream AND partition_key = letter.partition_key AND ordered AND processed_at IS NULL
+     WHERE stream = letter.stream AND partition_key = letter.partition_key AND CASE WHEN ordered THEN processed_at IS NULL END
      ORDER BY id LIMIT 1;
     IF key_turn = 0 OR blocker_id = letter_id THEN
         UPDATE kingdom.outbox_key SET rewind = NULL, blocked_by = NULL
@@ -292,8 +293,8 @@ BEGIN
             UPDATE kingdom.outbox_event SET next_retry_at = 'infinity'
              WHERE status = 'PENDING' AND id = (
                SELECT id FROM kingdom.outbox_event
-                WHERE stream = letter.stream AND partition_key = letter.partition_key AND ordered
-                  AND processed_at IS NULL AND next_retry_at < 'infinity' ORDER BY id LIMIT 1);
+                WHERE stream = letter.stream AND partition_key = letter.partition_key
+                  AND CASE WHEN ordered THEN processed_at IS NULL END AND next_retry_at < 'infinity' ORDER BY id LIMIT 1);
         END IF;
         IF first_id <> letter_id OR NOT FOUND THEN
             first_id := NULL;

@@ -65,8 +65,8 @@ runs AS MATERIALIZED (
         FROM (SELECT e.id, e.ctid AS place, e.status, e.crash_count,
                      coalesce(e.not_before <= statement_timestamp(), true) AS due
                 FROM kingdom.outbox_event e
-               WHERE e.stream = chosen.stream AND e.partition_key = chosen.partition_key AND e.ordered
-                 AND e.processed_at IS NULL AND e.id >= chosen.id
+               WHERE e.stream = chosen.stream AND e.partition_key = chosen.partition_key AND {in_line}
+                 AND e.id >= chosen.id
                -- If a run is one event long, no follower is read.
                ORDER BY e.id LIMIT (SELECT CASE WHEN events > 1 THEN events ELSE 0 END FROM run_length)) queued) checked
      WHERE checked.unbroken

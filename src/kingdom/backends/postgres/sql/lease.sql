@@ -71,8 +71,8 @@ orphans AS MATERIALIZED (
   -- The followers of an orphaned head wait behind it, so they are not among the due events.
   SELECT follower.id, follower.lease_token FROM heads CROSS JOIN LATERAL (
     SELECT e.id, e.lease_token, e.status FROM kingdom.outbox_event e
-     WHERE e.stream = heads.stream AND e.partition_key = heads.partition_key AND e.ordered
-       AND e.processed_at IS NULL AND e.id > heads.id ORDER BY e.id LIMIT 1000) follower
+     WHERE e.stream = heads.stream AND e.partition_key = heads.partition_key AND {in_line}
+       AND e.id > heads.id ORDER BY e.id LIMIT 1000) follower
    WHERE follower.status = 'PROCESSING' AND follower.lease_token = heads.lease_token),
 requeued AS (
   UPDATE kingdom.outbox_event

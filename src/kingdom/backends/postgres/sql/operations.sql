@@ -49,7 +49,7 @@ SELECT e.event_id, e.stream, e.event_type AS type, e.status, e.attempt_count AS 
   LEFT JOIN LATERAL (
     SELECT a.event_id, a.status FROM kingdom.outbox_event a
      WHERE e.ordered AND e.next_retry_at = 'infinity' AND a.stream = e.stream AND a.partition_key = e.partition_key
-       AND a.ordered AND a.processed_at IS NULL AND a.id <> e.id AND a.next_retry_at < 'infinity'
+       AND CASE WHEN a.ordered THEN a.processed_at IS NULL END AND a.id <> e.id AND a.next_retry_at < 'infinity'
      ORDER BY a.id LIMIT 1) ahead ON true
  WHERE e.event_id = %(event_id)s
 UNION ALL
@@ -121,8 +121,8 @@ SELECT 1 WHERE kingdom.redrive_position(%(id)s::bigint, %(actor)s::text);
 
 -- name: first_open
 -- Return the first open event of a key.
-SELECT id FROM kingdom.outbox_event
- WHERE stream = %(stream)s AND partition_key = %(key)s AND ordered AND processed_at IS NULL ORDER BY id LIMIT 1;
+SELECT id FROM kingdom.outbox_event e
+ WHERE e.stream = %(stream)s AND e.partition_key = %(key)s AND {in_line} ORDER BY id LIMIT 1;
 
 -- name: promote
 -- Make a waiting event the head of its key.

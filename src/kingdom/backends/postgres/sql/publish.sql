@@ -142,7 +142,7 @@ UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_
  WHERE id = ANY(ARRAY(
    SELECT front.id FROM unnest(%(streams)s::text[], %(keys)s::text[]) AS line(stream, key) CROSS JOIN LATERAL (
      SELECT e.id FROM kingdom.outbox_event e
-      WHERE e.stream = line.stream AND e.partition_key = line.key COLLATE "C" AND e.ordered AND e.processed_at IS NULL
+      WHERE e.stream = line.stream AND e.partition_key = line.key COLLATE "C" AND {in_line}
       ORDER BY e.id LIMIT 1) front));
 
 -- name: drop_idle_keys
@@ -151,7 +151,7 @@ DELETE FROM kingdom.outbox_key q
  WHERE (q.stream, q.partition_key) IN (SELECT * FROM unnest(%(streams)s::text[], %(keys)s::text[]))
    AND q.blocked_by IS NULL
    AND NOT EXISTS (SELECT FROM kingdom.outbox_event e WHERE e.stream = q.stream
-                     AND e.partition_key = q.partition_key AND e.ordered AND e.processed_at IS NULL);
+                     AND e.partition_key = q.partition_key AND {in_line});
 
 -- name: notify
 -- Wake the workers of other processes. A lost wake-up costs one polling period, so its commit does not wait for the disk.

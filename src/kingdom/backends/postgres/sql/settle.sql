@@ -54,7 +54,7 @@ next_heads AS MATERIALIZED (
     LEFT JOIN LATERAL (
       SELECT e.id FROM kingdom.outbox_event e
        WHERE key_row.rewind IS NULL
-         AND e.stream = last.stream AND e.partition_key = last.partition_key AND e.ordered AND e.processed_at IS NULL
+         AND e.stream = last.stream AND e.partition_key = last.partition_key AND {in_line}
          AND e.id > last.id ORDER BY e.id LIMIT 1) next ON true
     LEFT JOIN LATERAL (
       SELECT e.id FROM kingdom.outbox_event e
@@ -66,7 +66,7 @@ next_heads AS MATERIALIZED (
     LEFT JOIN LATERAL (
       SELECT e.id FROM kingdom.outbox_event e
        WHERE key_row.rewind IS NOT NULL AND e.id >= least(key_row.rewind, last.id) AND e.status = 'PENDING'
-         AND e.stream = last.stream AND e.partition_key = last.partition_key AND e.ordered AND e.processed_at IS NULL
+         AND e.stream = last.stream AND e.partition_key = last.partition_key AND {in_line}
        ORDER BY e.id LIMIT 1) waiting ON true),
 promoted AS (
   UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before), updated_at = clock_timestamp()
@@ -112,7 +112,7 @@ next_heads AS MATERIALIZED (
        WHERE q.stream = dead.stream AND q.partition_key = dead.partition_key LIMIT 1) key_row
     LEFT JOIN LATERAL (
       SELECT e.id FROM kingdom.outbox_event e
-       WHERE e.stream = dead.stream AND e.partition_key = dead.partition_key AND e.ordered AND e.processed_at IS NULL
+       WHERE e.stream = dead.stream AND e.partition_key = dead.partition_key AND {in_line}
          AND e.id >= least(key_row.rewind, dead.id) AND e.status = 'PENDING' ORDER BY e.id LIMIT 1) next ON true
    WHERE %(skip)s),
 promoted AS (
