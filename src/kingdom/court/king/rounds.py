@@ -89,8 +89,8 @@ async def start_round(
             for entry_record, _ in waiting.values():
                 await move_entry(transaction, entry_record, ROUND_LINE, f"a person is asked: {reason}")
             # The person decides about these numbers, so only still fewer tests are another question.
-            told = msgspec.structs.replace(followup, tests={**followup.tests, **fewer_tests})
-            await _ask(transaction, followup_record, told, reason, now, context)
+            lowered = msgspec.structs.replace(followup, tests={**followup.tests, **fewer_tests})
+            await _ask(transaction, followup_record, lowered, reason, now, context)
     return None
 
 
