@@ -379,8 +379,8 @@ class Bus(ABC):
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
         """Wait until one of the streams may have due events, but no longer than `at_most`.
 
-        After a claim that may have left due events, a wait that goes on ends, and else the next one ends at once. The
-        same happens after a settlement that made an event due, such as the next event of a key.
+        A claim that may have left due events ends the wait in progress. If there is none, the next wait ends at once.
+        The same holds for a settlement that made an event due, such as the next event of a key.
         """
 
     @abstractmethod

@@ -82,7 +82,7 @@ class Courier:
                 _log.warning("the courier cannot send; trying again", error=str(error))
             await self._pause()
 
-    def stop(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - a piece that is half sent helps nobody
+    def stop(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - a piece is sent whole or not at all
         """Ask the courier to end after the piece that it is sending, or after some seconds without an answer."""
         self._stopping.set()
 

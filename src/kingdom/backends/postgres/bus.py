@@ -51,7 +51,7 @@ _FULL_REAP_SECONDS = 60.0
 _POOL_SECONDS_MIN = 10
 # The pool doubles its wait after each failed attempt to connect. After this time, the waits are short again.
 _RECONNECT_SECONDS = 5
-# No lock for which these statements wait is held for so long. If an answer takes longer, the server counts as lost.
+# These statements wait only for locks that are held for less time. If an answer takes longer, the server is lost.
 _ANSWER_SECONDS = 30.0
 _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
 # Generic plans save planning time and suit these statements. Without sequential scans, a plan that was made for a small

@@ -21,13 +21,13 @@ from kingdom.court.sentinel.untrusted import NAME_MAX, TEXT_MAX, URL_MAX, clean_
 # The conclusions of a check that found a problem in the commit.
 FAILED = frozenset({"failure", "timed_out", "startup_failure", "error"})
 # The conclusions of a check that did not run to its end. It is run again once before it counts as failed.
-_SKIPPED = "skipped"
 INTERRUPTED = frozenset({"cancelled", "timed_out"})
 # The conclusions of a check that does not show whether the commit has a problem.
 UNDECIDED = frozenset({"action_required", "stale", "pending"})
 COMMENTS_MAX = 50
 # The bytes of all logs of an event together.
 LOG_BYTES_MAX = 16 * 1024
+_SKIPPED = "skipped"
 _REVIEW_STATES = {"APPROVED": "approved", "CHANGES_REQUESTED": "changes_requested", "COMMENTED": "commented"}
 _COMMENT_LENGTH_MAX = 4_000
 _SUMMARY_LENGTH_MAX = 2_000
@@ -218,8 +218,8 @@ def _tests_by_name(followup: Followup, runs: Sequence[CheckRun], details: Mappin
     A name that several checks have tells nothing.
     """
     names = Counter(clean_text(run.name, NAME_MAX) for run in runs)
-    skipped = {clean_text(run.name, NAME_MAX) for run in runs if run.conclusion == _SKIPPED}
-    tests = dict.fromkeys(followup.tests.keys() & (skipped | (followup.tests.keys() - names.keys())), 0)
+    used = {clean_text(run.name, NAME_MAX) for run in runs if run.conclusion != _SKIPPED}
+    tests = dict.fromkeys(followup.tests.keys() - used, 0)
     for run in runs:
         name, known = clean_text(run.name, NAME_MAX), details.get(run.id)
         if known and known.tests is not None:
