@@ -97,7 +97,7 @@ def test_the_wheel_contains_only_the_package(built: Built) -> None:
     inside = {name for name in contents(built.wheel) if ".dist-info/" not in name}
     assert inside == {path.relative_to(ROOT / "src").as_posix() for path in files}
     assert {"kingdom/py.typed", "kingdom/backends/postgres/schema.sql"} <= inside
-    assert not [name for name in inside if Path(name).suffix == ".py" and "test" in Path(name).name]
+    assert not [name for name in inside if Path(name).name.startswith(("test_", "conftest"))]
 
 
 def test_the_wheel_has_the_metadata_of_the_project(built: Built) -> None:
