@@ -29,7 +29,7 @@ CREATE TABLE kingdom.outbox_event (
     updated_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     processed_at    timestamptz,
     event_id_given  boolean     NOT NULL DEFAULT false
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, fillfactor = 45);
 
 -- The predicate uses a column that a claim does not change, so that a claim is a HOT update.
 CREATE INDEX outbox_open ON kingdom.outbox_event (stream, next_retry_at, id) WHERE processed_at IS NULL;
