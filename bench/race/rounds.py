@@ -23,19 +23,27 @@ class Race:
         self._interpreters = interpreters
         self._events = events
 
-    def run(self, columns: Sequence[str], *, rounds: int, until: float) -> int:
-        """Run rounds, unless the next one would probably end too late, and return their number."""
+    def run(self, columns: Sequence[str], *, rounds: int, more: int, until: float) -> tuple[int, int]:
+        """Run rounds of all sides, then more without peers, and return both numbers.
+
+        A round that would probably end too late does not begin.
+        """
+        names = list(self._interpreters)
+        complete = self._run_rounds(columns, names, range(rounds), until)
+        own = [name for name in names if not SIDES[name].is_peer]
+        return complete, self._run_rounds(columns, own, range(complete, complete + more), until)
+
+    def _run_rounds(self, columns: Sequence[str], names: Sequence[str], numbers: range, until: float) -> int:
         longest = 0.0
-        for number in range(rounds):
+        for count, number in enumerate(numbers):
             began = time.monotonic()
             if number and began + longest > until:
-                return number
-            self._run_round(columns, number)
+                return count
+            self._run_round(columns, names, number)
             longest = max(longest, time.monotonic() - began)
-        return rounds
+        return len(numbers)
 
-    def _run_round(self, columns: Sequence[str], number: int) -> None:
-        names = list(self._interpreters)
+    def _run_round(self, columns: Sequence[str], names: Sequence[str], number: int) -> None:
         # Another side begins in every round.
         first = number % max(len(names), 1)
         turned = [*names[first:], *names[:first]]

@@ -6,7 +6,7 @@ import pytest
 
 from tests.benches import bench
 
-SHORT = ("race", "--sides", "bare,kingdom", "--columns", "drain", "--events", "500", "--rounds", "1")
+SHORT = ("race", "--sides", "bare,kingdom", "--columns", "drain", "--events", "500", "--rounds", "1", "--more", "1")
 
 
 @pytest.mark.benches
@@ -15,6 +15,7 @@ def test_a_part_of_the_race_ends_with_its_figures() -> None:
     done = bench(*SHORT, "--demand", "0.1", "--json", "-", ends_with=0)
     race = json.loads(done.stdout.splitlines()[-1])
     assert race["holds"]
+    assert (race["rounds"], race["roundsWithoutPeers"]) == (1, 1)
     assert [bound["name"] for bound in race["bounds"]] == ["kingdom, drain, processor time as a multiple of bare"]
     for side in ("bare", "kingdom"):
         cell = race["sides"][side]["drain"]
