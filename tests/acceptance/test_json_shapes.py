@@ -263,7 +263,7 @@ def test_commands_about_the_court(commands: JsonCommands, tmp_path: Path, monkey
     assert (performed["url"], waiting["ended_at"]) == ("https://example.invalid/1", None)
     (followed,) = commands.run_json("followup list")
     assert (followed["id"], followed["state"], followed["task_id"]) == ("acme/app#7", "open", TASK)
-    assert commands.run_json("followup show", "Acme/App#7") == followed
+    assert commands.run_json("followup show", "Acme/App#7") == followed | {"poll_problem": ""}
     assert commands.run_json("followup stop", "acme/app#7", "--reason", "done")["state"] == "ended"
     (assignment,) = commands.run_json("assignment list")
     shown = {

@@ -18,6 +18,7 @@ from kingdom.court.followups.polls import PULL_POLLS
 from kingdom.court.followups.records import FOLLOWUPS, Followup, FollowupState, end_followup, load_followup
 from kingdom.court.followups.summary import (
     FollowPolicies,
+    FollowupDetails,
     FollowupSummary,
     describe_followup,
     describe_rounds,
@@ -76,18 +77,19 @@ async def list_(
         )
 
 
-@command(app, "show", result=one(FollowupSummary))
+@command(app, "show", result=one(FollowupDetails))
 async def show(call: CommandCall, pull_request: PullRequest) -> None:
     """Show a followed pull request: its branch, its last commit, its rounds and their cost.
 
     Example: kingdom followup show acme/shop#7
 
-    JSON: the fields of `list`.
+    JSON: the fields of `list`, and `poll_problem`.
     """
     async with call.bus(_APPLICATION, create=False) as bus, bus.transaction() as transaction:
         _, followup = await load_followup(transaction, pull_request)
         poll = await transaction.get(PULL_POLLS.name, followup.id)
-    summary = summarize_followup(followup, _policies(call))
+    fields = msgspec.structs.asdict(summarize_followup(followup, _policies(call)))
+    summary = FollowupDetails(**fields, poll_problem=poll.doc.get("problem", "") if poll else "")
     if call.output.json:
         call.output.document(summary)
         return
@@ -99,8 +101,6 @@ async def show(call: CommandCall, pull_request: PullRequest) -> None:
     }
     fields = {**msgspec.structs.asdict(summary), **texts}
     rows = [(name.replace("_", " "), value) for name, value in fields.items() if value not in ("", None)]
-    if poll and (problem := poll.doc.get("problem")):
-        rows.append(("last poll", f"a part could not be read: {problem}"))
     call.output.table(("followup", ""), rows)
     if summary.question:
         call.output.say(f"A person is asked whether to go on: kingdom answer {summary.question} continue")

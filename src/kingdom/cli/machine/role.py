@@ -62,7 +62,10 @@ _Directory = Annotated[
         " current directory if the store is a database."
     ),
 ]
-_Agent = Annotated[AgentName | None, typer.Option(help="host: which agent it runs; by default scripted.")]
+_Agent = Annotated[
+    AgentName | None,
+    typer.Option(help="host: which agent it runs; by default scripted. The agent `command` needs kingdom.yaml."),
+]
 _Sandbox = Annotated[
     SandboxProfile | None,
     typer.Option(help="host: what agents may see: strict (default), dev (with the network) or off."),

@@ -36,7 +36,7 @@ VARIABLES: Mapping[str, Mapping[str, str]] = {
     "The user and the application": {
         "KINGDOM_APP": "`MODULE:OBJECT` that declares the streams and handlers of your application.",
         "KINGDOM_METRICS_PREFIX": (
-            "The first part of the names of the [metrics](metrics.md) of workers and of the store; by default"
+            "The first part of the names of the [metrics](metrics.md) of workers, the courier and the store; by default"
             " `kingdom`, as in `kingdom_outbox_pending`."
         ),
         "KINGDOM_WEB_TOKEN": "The token of `kingdom bus tail --url`, unless `--token-file` names a file.",

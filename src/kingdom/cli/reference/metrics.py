@@ -14,7 +14,7 @@ _WORDS = """\
 Prometheus metrics are served over HTTP at `/metrics` on the port of `--metrics-port`. The metrics of workers and of the
 web server are always current; all others are refreshed every 15 seconds. Only this machine can read them, unless
 `--metrics-host` names another address. With `KINGDOM_METRICS_PREFIX=shop`, the names of the metrics of workers and of
-the store begin with `shop_outbox_` instead of `kingdom_outbox_`.
+the store begin with `shop_outbox_` instead of `kingdom_outbox_`, and those of the courier with `shop_courier_`.
 
 | Command | Metrics |
 | --- | --- |

@@ -5,7 +5,10 @@ from typing import Any
 from kingdom.cli.schemas.described import Words, schema_of
 from kingdom.realm import Realm
 
-_SEEN_DAYS = "The days for which seen items are remembered, so that they do not count as new."
+_SEEN_DAYS = (
+    "The days for which seen items are remembered, so that they do not count as new. Default: that of"
+    " `chamberlain.retention`."
+)
 _POLL_SECONDS = "The time between two polls."
 _LOOK_BACK = "How far the first poll looks back."
 _WORDS: Words = {
@@ -66,7 +69,7 @@ _WORDS: Words = {
         "port": "The port to listen on; 0 takes a free one.",
         "body_bytes_max": "Larger deliveries are rejected.",
         "body_seconds": "A delivery that takes longer to arrive is rejected.",
-        "store_seconds": "A delivery that cannot be stored in this time is rejected; the next poll finds it.",
+        "store_seconds": "A delivery that takes longer to store is rejected; with a token, the next poll finds it.",
     },
     "JiraSettings": {
         "seen_days": _SEEN_DAYS,
@@ -83,8 +86,14 @@ _WORDS: Words = {
         "soldiers": "How many assignments run at once in total.",
         "soldiers_per_repo": "How many assignments run at once in one repository.",
         "daily_usd": "The budget of a day.",
-        "warning_percent": "From this share of the budget on, events with low priority do not start.",
-        "critical_percent": "From this share of the budget on, only urgent or long waiting events start.",
+        "warning_percent": (
+            "From this share of the budget on, events with low priority do not start. Default: that of"
+            " `chamberlain.budget`."
+        ),
+        "critical_percent": (
+            "From this share of the budget on, only urgent or long waiting events start. Default: that of"
+            " `chamberlain.budget`."
+        ),
         "reserved_usd": "The budget of a run whose General has none; it is reserved before the run starts.",
         "health_stale_seconds": "A health measurement that is older than this counts as orange.",
         "schedule_late_seconds": "A scheduled time counts as missed after this delay; then `catch_up` applies.",
@@ -169,14 +178,14 @@ _WORDS: Words = {
             "The percentage of used memory from which nothing starts, and of CPU pressure from which one run at a time"
             " starts."
         ),
-        "red": "The percentage of used memory or CPU pressure from which people are also warned.",
+        "red": "The percentage of used memory from which people are also warned. CPU pressure warns nobody.",
         "disk_yellow": "The percentage of used disk space from which only urgent work starts.",
         "disk_orange": "The percentage of used disk space from which nothing starts; a disk alone is never red.",
         "margin": "A level ends when the value is this many points below the threshold of the level.",
         "stale_seconds": "A machine without a new measurement for this long is ignored.",
     },
     "BudgetSettings": {
-        "warning_percent": "The share of the day's budget from which people are warned. Default: that of the King.",
+        "warning_percent": "The share of the day's budget from which people are warned, and the default of the King.",
         "critical_percent": "The same for the second warning.",
     },
     "AnomalySettings": {

@@ -51,6 +51,12 @@ class FollowupSummary(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: datetime | None
 
 
+class FollowupDetails(FollowupSummary, frozen=True, kw_only=True):
+    """A followed pull request, and why its last poll could not read a part of it, or ""."""
+
+    poll_problem: str
+
+
 def summarize_followup(followup: Followup, policies: FollowPolicies) -> FollowupSummary:
     """Return a followup as people see it."""
     policy = policies(followup.general)
