@@ -19,7 +19,7 @@ from kingdom.bus import Envelope, Record, Retention, Stream, Topology
 from kingdom.bus.operations import Situation
 from kingdom.bus.why import why
 from kingdom.errors import Conflict, MalformedEvent, Misconfigured
-from tests.integration.kafka.topics import committed_messages, payloads
+from tests.integration.kafka.topics import committed_messages, payloads, send_everything
 from tests.integration.running import eventually, rows
 
 
@@ -29,13 +29,6 @@ def placed(number: int, key: str = "a") -> Envelope:
 
 def numbers(brokers: Brokers, key: str | None = None) -> list[int]:
     return [payload["number"] for payload in payloads(brokers, "orders", key)]
-
-
-async def send_everything(courier: Courier, events: int) -> None:
-    async def sent() -> bool:
-        return courier.sent_events >= events
-
-    await eventually(sent)
 
 
 async def test_events_reach_the_topic_in_the_order_of_their_key(
@@ -142,10 +135,8 @@ async def test_events_within_a_tick_are_in_the_order_of_publishing(bus: Postgres
         async with bus.join(early) as transaction:
             await transaction.publish(placed(2))
     (tick,) = await queue.take_ticks(0)
-    assert [json.loads(e.value)["payload"]["number"] async for piece in queue.events(tick, 0, 10) for e in piece] == [
-        1,
-        2,
-    ]
+    (piece,) = [piece async for piece in queue.pieces(tick, 0, 10)]
+    assert [json.loads(event.value)["payload"]["number"] for event in piece.events] == [1, 2]
 
 
 async def test_an_event_whose_transaction_commits_late_is_not_skipped(
@@ -168,7 +159,7 @@ async def test_events_that_a_courier_did_not_commit_are_sent_once_by_its_success
     await bus.publish(placed(1), placed(2))
     queue, store = CourierQueue(bus), uuid4()
     (tick,) = await queue.take_ticks(0)
-    (events,) = [piece async for piece in queue.events(tick, 0, 10)]
+    (events,) = [piece.events async for piece in queue.pieces(tick, 0, 10)]
     dying, successor = writer(brokers, store), writer(brokers, store)
     assert dying.open() == SentPosition(0)
     commit = dying._commit
@@ -206,7 +197,7 @@ async def test_a_courier_that_dies_right_after_its_commit_has_stored_its_positio
     await bus.publish(placed(1))
     queue, store = CourierQueue(bus), uuid4()
     (tick,) = await queue.take_ticks(0)
-    (events,) = [piece async for piece in queue.events(tick, 0, 10)]
+    (events,) = [piece.events async for piece in queue.pieces(tick, 0, 10)]
     dying, successor = writer(brokers, store), writer(brokers, store)
     dying.open()
     commit = dying._commit
@@ -230,7 +221,7 @@ async def test_a_successor_continues_after_the_last_message_that_the_brokers_hav
     await bus.publish(*(placed(number) for number in range(5)))
     queue, store = CourierQueue(bus), uuid4()
     (tick,) = await queue.take_ticks(0)
-    pieces = [piece async for piece in queue.events(tick, 0, 3)]
+    pieces = [piece.events async for piece in queue.pieces(tick, 0, 3)]
     killed = writer(brokers, store)
     killed.open()
     # The courier dies before it stores its position.
@@ -238,7 +229,7 @@ async def test_a_successor_continues_after_the_last_message_that_the_brokers_hav
     successor = writer(brokers, store)
     position = successor.open()
     assert position == SentPosition(tick.number, pieces[0][-1].seq)
-    rest = [piece async for piece in queue.events(tick, position.seq or 0, 3)]
+    rest = [piece.events async for piece in queue.pieces(tick, position.seq or 0, 3)]
     successor.send(tick.number, rest[0], SentPosition(tick.number))
     assert numbers(brokers) == [0, 1, 2, 3, 4]
     successor.close()

@@ -13,8 +13,7 @@ from kingdom.backends.postgres import PostgresBus
 from kingdom.backends.postgres import bus as postgres_bus
 from kingdom.bus import Envelope
 from tests.integration.kafka.counting import placed
-from tests.integration.kafka.topics import payloads
-from tests.integration.running import eventually
+from tests.integration.kafka.topics import payloads, run_until_first_piece, send_everything
 from tests.patience import PATIENCE_SECONDS
 
 EVENT = Envelope(type="OrderPlaced", payload={"number": 1}, partition_key="a")
@@ -38,7 +37,7 @@ async def test_a_courier_ends_although_the_brokers_do_not_answer(
     running = asyncio.create_task(courier.run())
     await bus.publish(EVENT)
     if call == "close":
-        await eventually(lambda: has_sent(courier))
+        await send_everything(courier, 1)
     else:
         await asyncio.to_thread(is_blocked.wait)
     courier.stop()
@@ -48,10 +47,6 @@ async def test_a_courier_ends_although_the_brokers_do_not_answer(
     finally:
         goes_on.set()
     assert is_blocked.is_set()
-
-
-async def has_sent(courier: Courier) -> bool:
-    return courier.sent_events == 1
 
 
 async def test_a_courier_that_ends_waits_for_the_answer_to_what_it_has_sent(
@@ -97,25 +92,12 @@ async def test_a_courier_that_is_stopped_sends_no_further_pieces(
     bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(courier_module, "PIECE_EVENTS", 2)
-    send = TopicWriter.send
-    courier = Courier(bus, brokers)
-
-    def send_and_stop(writer: TopicWriter, *arguments: Any) -> None:
-        send(writer, *arguments)
-        courier.stop()
-
     await bus.publish(*(placed(number) for number in range(6)))
-    with monkeypatch.context() as patch:
-        patch.setattr(TopicWriter, "send", send_and_stop)
-        await courier.run()
+    await run_until_first_piece(Courier(bus, brokers), monkeypatch)
     assert len(payloads(brokers, "orders")) == 2
     successor = Courier(bus, brokers)
     running = asyncio.create_task(successor.run())
-
-    async def has_sent_the_rest() -> bool:
-        return successor.sent_events == 4
-
-    await eventually(has_sent_the_rest)
+    await send_everything(successor, 4)
     successor.stop()
     await running
     assert len(payloads(brokers, "orders")) == 6
@@ -131,7 +113,7 @@ async def test_a_courier_waits_for_a_tick_that_takes_long_to_sort(
     await bus.publish(EVENT)
     courier = Courier(bus, brokers)
     running = asyncio.create_task(courier.run())
-    await eventually(lambda: has_sent(courier))
+    await send_everything(courier, 1)
     courier.stop()
     await running
     assert [payload["number"] for payload in payloads(brokers, "orders")] == [1]

@@ -1,11 +1,15 @@
-"""Read topics as a consumer that sees only committed messages."""
+"""Read topics as a consumer that sees only committed messages, and run couriers up to a number of sent events."""
 
 import json
 from typing import Any
 
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from kingdom.backends.kafka.brokers import Brokers
+from kingdom.backends.kafka.courier import Courier
+from kingdom.backends.kafka.topic_writer import TopicWriter
+from tests.integration.running import eventually
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -41,3 +45,25 @@ def payloads(brokers: Brokers, stream: str, key: str | None = None) -> list[Any]
     messages = committed_messages(brokers, stream)
     wanted = [each for each in messages if key is None or each.key() == key.encode()]
     return [json.loads(each.value() or b"")["payload"] for each in wanted]
+
+
+async def send_everything(courier: Courier, events: int) -> None:
+    """Wait until a courier has sent this many events."""
+
+    async def sent() -> bool:
+        return courier.sent_events >= events
+
+    await eventually(sent)
+
+
+async def run_until_first_piece(courier: Courier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a courier, and stop it when it has sent one piece of its first tick."""
+    send = TopicWriter.send
+
+    def send_and_stop(writer: TopicWriter, *arguments: Any) -> None:
+        send(writer, *arguments)
+        courier.stop()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicWriter, "send", send_and_stop)
+        await courier.run()

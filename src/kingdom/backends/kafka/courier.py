@@ -5,8 +5,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
@@ -51,7 +51,8 @@ class Courier:
         self._brokers = brokers
         self._streams = bus.topology.carried()
         self._lease = lease
-        self._renew_at = 0.0
+        # Renews the role of this courier, and ends when another one has it.
+        self._holding: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -73,13 +74,17 @@ class Courier:
     async def _send_forever(self) -> None:
         while not self._stopping.is_set():
             try:
-                if term := await self._hold():
-                    await self._send_while_held(term)
+                if term := await self._queue.hold(self.name, self._lease):
+                    async with self._renewing():
+                        await self._send_while_held(term)
+                    await self._leave()
                     continue
             except CourierFenced as error:
                 _log.warning("this courier waits", reason=str(error))
             except Transient as error:
                 _log.warning("the courier cannot send; trying again", error=str(error))
+                # Another courier may reach what this one does not.
+                await self._leave()
             await self._pause()
 
     def stop(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - a piece is sent whole or not at all
@@ -101,15 +106,14 @@ class Courier:
                 )
             _log.info("the courier sends", name=self.name, tick=position.tick)
             await self._send_until_stopped(writer, position, term.sent)
-            await self._queue.leave(self.name)
         finally:
             await self._call(writer.close)
 
     async def _send_until_stopped(self, writer: TopicWriter, position: SentPosition, reported: int) -> None:
         repeat_at, report_at = time.monotonic() + _REPEAT_SECONDS, 0.0
-        while not self._stopping.is_set() and await self._still_holds():
+        while not self._stopping.is_set() and self._holds():
             first = position.tick - (position.seq is not None)
-            for tick in await self._queue.take_ticks(first):
+            for tick in await self._queue.take_ticks(first, begun=position.tick):
                 if self._stopping.is_set():
                     break
                 position = await self._send_tick(writer, tick, position)
@@ -126,31 +130,46 @@ class Courier:
         if position.seq is None and position.tick > reported:
             await self._queue.note_sent(position.tick)
 
-    async def _hold(self) -> CourierTerm | None:
-        self._renew_at = time.monotonic() + self._lease.total_seconds() / _RENEWALS_PER_LEASE
-        return await self._queue.hold(self.name, self._lease)
+    @asynccontextmanager
+    async def _renewing(self) -> AsyncIterator[None]:
+        """Renew the role also while one call takes longer than the lease, such as the sorting of a large tick."""
+        self._holding = asyncio.create_task(self._renew_until_lost())
+        try:
+            yield
+        finally:
+            self._holding.cancel()
+            await asyncio.wait({self._holding})
 
-    async def _still_holds(self) -> bool:
-        """Return whether no other courier has taken over. The lease is renewed several times before it ends."""
-        return time.monotonic() < self._renew_at or await self._hold() is not None
+    async def _renew_until_lost(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease.total_seconds() / _RENEWALS_PER_LEASE)
+            try:
+                if not await self._queue.hold(self.name, self._lease):
+                    return
+            except Transient as error:
+                _log.warning("cannot renew the role of the courier; trying again", error=str(error))
+
+    def _holds(self) -> bool:
+        """Return whether no other courier has taken over, as far as this one knows."""
+        return self._holding is not None and not self._holding.done()
+
+    async def _leave(self) -> None:
+        with suppress(Transient):
+            await self._queue.leave(self.name)
 
     async def _send_tick(self, writer: TopicWriter, tick: Tick, position: SentPosition) -> SentPosition:
         after = position.seq or 0 if position.tick == tick.number else 0
-        async with aclosing(self._queue.events(tick, after, PIECE_EVENTS)) as pieces:
-            async for events in pieces:
-                reached = SentPosition(tick.number, events[-1].seq if len(events) == PIECE_EVENTS else None)
-                await self._prepare_undeclared(writer, events)
-                await self._call(partial(writer.send, tick.number, events, reached))
-                self.sent_events += len(events)
-                position = reached
-                if not await self._still_holds():
+        async with aclosing(self._queue.pieces(tick, after, PIECE_EVENTS)) as pieces:
+            async for piece in pieces:
+                if not self._holds():
                     raise CourierFenced("another courier has taken over")
+                position = SentPosition(tick.number, None if piece.is_last else piece.events[-1].seq)
+                await self._prepare_undeclared(writer, piece.events)
+                await self._call(partial(writer.send, tick.number, piece.events, position))
+                self.sent_events += len(piece.events)
                 if self._stopping.is_set():
-                    return position
-        if position != (complete := SentPosition(tick.number)):
-            # The last piece was full, so it was not known to be the last.
-            await self._call(partial(writer.send, tick.number, (), complete))
-        return complete
+                    break
+        return position
 
     async def _prepare_undeclared(self, writer: TopicWriter, events: Sequence[CarriedEvent]) -> None:
         """Prepare topics for streams that the application does not put on Kafka, so that no event is lost or waits."""

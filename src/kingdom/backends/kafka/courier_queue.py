@@ -1,6 +1,6 @@
 """The events that wait for the courier, in ticks."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,6 +11,10 @@ from psycopg.rows import DictRow, class_row
 from kingdom.backends.postgres.bus import PostgresBus
 from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.rows import COURIER_HINT
+
+# The values of the events of a piece are not longer, except if a piece has one event.
+PIECE_BYTES = 16_000_000
+_FETCHED_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,14 @@ class CarriedEvent:
     not_before: datetime | None
     value: str
     created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Events of a tick that share a Kafka transaction."""
+
+    events: Sequence[CarriedEvent]
+    is_last: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +73,13 @@ class CourierQueue:
         """Let another courier take over at once."""
         await self._run("leave_courier", holder=holder)
 
-    async def take_ticks(self, sent: int) -> list[Tick]:
-        """Commit a new tick if there are new events, and return all ticks after the last sent one."""
-        queries, parameters = self._bus.queries, {"sent": sent}
+    async def take_ticks(self, sent: int, *, begun: int = 0) -> list[Tick]:
+        """Commit a new tick if there are new events, and return all ticks after the last sent one.
+
+        `begun` is a tick of which only a part is sent. If the server has lost it in a failover, its number is not used
+        again: events of the new tick would count as sent.
+        """
+        queries, parameters = self._bus.queries, {"sent": sent, "begun": max(sent, begun)}
         with translate_errors():
             async with self._bus.responsive_connection() as connection:
                 await connection.run_and_commit(
@@ -72,8 +88,8 @@ class CourierQueue:
                 (rows,) = await connection.fetch((queries["unsent_ticks"], parameters))
         return [Tick(**row) for row in rows]
 
-    async def events(self, tick: Tick, after: int, limit: int) -> AsyncGenerator[list[CarriedEvent], None]:
-        """Yield the events of a tick after a position, in pieces of at most `limit` events.
+    async def pieces(self, tick: Tick, after: int, limit: int) -> AsyncGenerator[Piece, None]:
+        """Yield the events of a tick after a position, in pieces of at most `limit` events. The last may be empty.
 
         After a long outage of the brokers, the server sorts all events since, so the first piece may take minutes.
         """
@@ -85,9 +101,16 @@ class CourierQueue:
                 # A cursor of the server sorts a large tick once, and never has more than one piece in memory.
                 connection.cursor("tick", row_factory=class_row(CarriedEvent)) as cursor,
             ):
+                cursor.itersize = _FETCHED_AT_ONCE
                 await cursor.execute(self._bus.queries["events_of_tick"], parameters)
-                while events := await cursor.fetchmany(limit):
-                    yield events
+                events, size = list[CarriedEvent](), 0
+                async for event in cursor:
+                    size += len(event.value)
+                    if len(events) == limit or (events and size > PIECE_BYTES):
+                        yield Piece(events, is_last=False)
+                        events, size = [], len(event.value)
+                    events.append(event)
+                yield Piece(events, is_last=True)
 
     async def note_sent(self, number: int) -> None:
         """Record that a tick is sent."""

@@ -38,14 +38,14 @@ SELECT FROM kingdom.courier FOR UPDATE;
 
 -- name: add_tick
 -- Add a tick if there are events that the last tick does not have. This statement comes after lock_courier, so its
--- snapshot contains at least what the last tick has. Ticks that the server has lost in a failover may have been sent, so
--- numbers up to the last sent one are not used again.
+-- snapshot contains at least what the last tick has. Ticks that the server has lost in a failover may have been sent, in
+-- whole or in part, so their numbers are not used again.
 WITH last AS (
   SELECT coalesce(max(number), 0) AS number FROM kingdom.courier_tick),
 seen AS (
   SELECT coalesce((SELECT tick.snapshot FROM kingdom.courier_tick tick JOIN last USING (number)), '1:1:') AS snapshot)
 INSERT INTO kingdom.courier_tick (number, snapshot)
-SELECT greatest(last.number, %(sent)s) + 1, pg_current_snapshot() FROM last, seen
+SELECT greatest(last.number, %(begun)s) + 1, pg_current_snapshot() FROM last, seen
  WHERE EXISTS (SELECT FROM kingdom.courier_event WHERE xid >= pg_snapshot_xmax(seen.snapshot))
     OR EXISTS (SELECT FROM kingdom.courier_event
                 WHERE xid = ANY(ARRAY(SELECT pg_snapshot_xip(seen.snapshot))));
