@@ -8,12 +8,13 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -33,6 +34,7 @@ _SEED = 17
 _PATIENCE_FACTOR = 3
 _PATIENCE_SECONDS_MIN = 60.0
 _FIRST_PATIENCE_SECONDS = 900.0
+T = TypeVar("T")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     with ExitStack() as stack:
         clusters = [stack.enter_context(PrivateCluster()) for _ in range(options.jobs)]
-        survey = _survey(Bench(clusters[0], patience=_FIRST_PATIENCE_SECONDS), options.suite, console)
+        survey = _survey(clusters, options.suite, console)
         verdicts = list(_try_all(drawn, clusters, survey, console))
     figures = _figures(verdicts, seed=options.seed, seconds=time.monotonic() - began)
     complaints = list(complaints_about(verdicts, least=1 if options.only or options.share < 1 else MUTANTS_MIN))
@@ -69,29 +71,63 @@ class Survey:
     patience: float
 
 
-def _survey(bench: Bench, suite: Sequence[str] | None, console: Console) -> Survey:
+class _Benches:
+    """Tests as many mutants at a time as there are servers."""
+
+    def __init__(self, clusters: Sequence[PrivateCluster], *, patience: float) -> None:
+        self._all = [Bench(cluster, patience=patience) for cluster in clusters]
+        self._free: queue.SimpleQueue[Bench] = queue.SimpleQueue()
+        for bench in self._all:
+            self._free.put(bench)
+        self._pool = ThreadPoolExecutor(len(self._all))
+
+    def submit(self, work: Callable[[Bench], T]) -> Future[T]:
+        """Do something with the next free bench."""
+        return self._pool.submit(self._run, work)
+
+    def close(self) -> None:
+        """End what is running. The pool would otherwise finish everything before it lets an interrupt through."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for bench in self._all:
+            bench.stop()
+
+    def _run(self, work: Callable[[Bench], T]) -> T:
+        bench = self._free.get()
+        try:
+            return work(bench)
+        finally:
+            self._free.put(bench)
+
+
+def _survey(clusters: Sequence[PrivateCluster], suite: Sequence[str] | None, console: Console) -> Survey:
     """Test the unchanged product, which must pass. Tests that several regions share run only once."""
-    contract: dict[str, list[MeasuredTest]] = {}
-    own: dict[tuple[str, ...], list[MeasuredTest]] = {}
-    longest = 0.0
-    for region in REGIONS.values():
-        if region.backend not in contract:
-            contract[region.backend] = bench.survey(suite or SUITE, "-k", region.backend)
-            console.print(f"{region.backend}, unchanged: {len(contract[region.backend])} tests of the contract passed")
-            under_faults = bench.judge(region)
-            if under_faults.killed_by:
-                sys.exit(f"fault injection failed on the unchanged product: {under_faults.output}")
-            longest = max(longest, under_faults.seconds)
-        if not suite and region.own_tests not in own:
-            own[region.own_tests] = bench.survey(region.own_tests)
-            console.print(f"{region.backend}, unchanged: {len(own[region.own_tests])} own tests passed")
+    regions = {region.backend: region for region in REGIONS.values()}
+    own_tests = set() if suite else {region.own_tests for region in REGIONS.values()}
+    with closing(_Benches(clusters, patience=_FIRST_PATIENCE_SECONDS)) as benches:
+        contract = {backend: benches.submit(partial(_survey_contract, backend, suite)) for backend in regions}
+        own = {tests: benches.submit(partial(Bench.survey, suite=tests)) for tests in own_tests}
+        faults = [benches.submit(partial(Bench.judge, region=region)) for region in regions.values()]
+        names = {survey: backend for backend, survey in contract.items()}
+        names |= {survey: f"{tests[0]} and similar" for tests, survey in own.items()}
+        for survey in as_completed(names):
+            console.print(f"{names[survey]}, unchanged: {len(survey.result())} tests passed")
+        for verdict in (each.result() for each in faults):
+            if verdict.killed_by:
+                sys.exit(f"fault injection failed on the unchanged product: {verdict.output}")
     stages = {
-        region: {"contract suite": contract[region.backend], "own tests": own.get(region.own_tests, [])}
+        region: {
+            "contract suite": contract[region.backend].result(),
+            "own tests": own[region.own_tests].result() if own else [],
+        }
         for region in REGIONS.values()
     }
     sums = [sum(each.seconds for each in tests) for some in stages.values() for tests in some.values()]
-    longest = max([longest, *sums])
+    longest = max([*sums, *(each.result().seconds for each in faults)])
     return Survey(stages, max(_PATIENCE_SECONDS_MIN, longest * _PATIENCE_FACTOR))
+
+
+def _survey_contract(backend: str, suite: Sequence[str] | None, bench: Bench) -> list[MeasuredTest]:
+    return bench.survey(suite or SUITE, "-k", backend)
 
 
 def _choose(survey: Survey, region: Region, mutant: Mutant) -> dict[str, list[str]]:
@@ -109,35 +145,21 @@ def _choose(survey: Survey, region: Region, mutant: Mutant) -> dict[str, list[st
 def _try_all(
     drawn: Sequence[tuple[Region, Mutant]], clusters: Sequence[PrivateCluster], survey: Survey, console: Console
 ) -> Iterator[Verdict]:
-    """Test each mutant, as many at a time as there are servers."""
-    benches = [Bench(cluster, patience=survey.patience) for cluster in clusters]
-    free: queue.SimpleQueue[Bench] = queue.SimpleQueue()
-    for bench in benches:
-        free.put(bench)
+    """Test each mutant."""
 
-    def judge(region: Region, mutant: Mutant) -> Verdict:
-        bench = free.get()
-        try:
-            return bench.judge(region, mutant, _choose(survey, region, mutant))
-        finally:
-            free.put(bench)
+    def judge(region: Region, mutant: Mutant, bench: Bench) -> Verdict:
+        return bench.judge(region, mutant, _choose(survey, region, mutant))
 
-    with ThreadPoolExecutor(len(benches)) as pool:
-        pending = [pool.submit(judge, region, mutant) for region, mutant in drawn]
-        try:
-            for number, done in enumerate(as_completed(pending), 1):
-                verdict = done.result()
-                fate = f"killed by the {verdict.killed_by}" if verdict.killed_by else "SURVIVED"
-                words = f"[{number}/{len(drawn)}] {fate} in {verdict.seconds:.0f} s: {verdict.mutant.name}"
-                console.print(words, markup=False, soft_wrap=True)
-                if verdict.killed_by:
-                    console.print(f"    {verdict.output}", markup=False, soft_wrap=True, style="dim")
-                yield verdict
-        finally:
-            # The pool would otherwise finish every mutant before it lets an interrupt through.
-            pool.shutdown(wait=False, cancel_futures=True)
-            for bench in benches:
-                bench.stop()
+    with closing(_Benches(clusters, patience=survey.patience)) as benches:
+        pending = [benches.submit(partial(judge, region, mutant)) for region, mutant in drawn]
+        for number, done in enumerate(as_completed(pending), 1):
+            verdict = done.result()
+            fate = f"killed by the {verdict.killed_by}" if verdict.killed_by else "SURVIVED"
+            words = f"[{number}/{len(drawn)}] {fate} in {verdict.seconds:.0f} s: {verdict.mutant.name}"
+            console.print(words, markup=False, soft_wrap=True)
+            if verdict.killed_by:
+                console.print(f"    {verdict.output}", markup=False, soft_wrap=True, style="dim")
+            yield verdict
 
 
 def complaints_about(verdicts: Sequence[Verdict], *, least: int) -> Iterator[str]:
