@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 
@@ -68,6 +69,11 @@ class OpenBatches:
     def settle(self, positions: Collection[int]) -> None:
         """Forget deliveries that are settled."""
         removed = self._remove(positions)
+        offsets: dict[OwnedPartition, list[tuple[int, int]]] = defaultdict(list)
+        for each in removed:
+            offsets[each.partition] += each.offsets
+        for partition, settled in offsets.items():
+            partition.taken = partition.taken.settle(settled)
         for reader in {each.reader for each in removed}:
             reader.settle((each.partition, each.offsets[-1][0]) for each in removed if each.reader is reader)
 

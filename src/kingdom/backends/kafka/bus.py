@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -202,8 +201,6 @@ class KafkaBus(PostgresBus):
         if outcomes:
             async with self.transaction() as transaction:
                 await transaction.settle_all(outcomes)
-            for each in opened.values():
-                each.partition.taken = replace(each.partition.taken, takeovers=0)
         return rest if len(rest) == len(opened) else self._in_runs(rest)
 
     def _in_runs(self, deliveries: Sequence[Delivery]) -> list[Delivery]:

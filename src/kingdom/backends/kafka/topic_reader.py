@@ -27,7 +27,7 @@ CLOSED_SECONDS = 10.0
 _log = structlog.get_logger("kingdom.bus")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class OwnedPartition:
     """A partition that this process reads. `messages` wait for a worker; a worker has those at the offsets `open`."""
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from kingdom.backends.kafka.batches import OpenBatches, OpenDelivery
+from kingdom.backends.kafka.inbox import in_sql
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.backends.postgres.writing import outcome_statement
 from kingdom.bus.delivery import Delivery
@@ -73,11 +74,17 @@ class KafkaTransaction(PostgresTransaction):
     async def _record_offsets(self, places: Sequence[OpenDelivery]) -> None:
         for (stream, topic), group in _by_topic({each.delivery.position: each for each in places}).items():
             numbers = {each.partition.number: each.partition.taken.epoch for each in group}
-            ranges: dict[int, list[str]] = defaultdict(list)
+            known = {each.partition.number: each.partition.taken.handled for each in group}
+            offsets: dict[int, list[tuple[int, int]]] = defaultdict(list)
             for each in group:
-                ranges[each.partition.number] += [f"[{start},{end})" for start, end in each.offsets]
-            offsets = ["{" + ",".join(ranges[number]) + "}" for number in sorted(numbers)]
-            parameters = {"stream": stream, "topic": topic, **_owned(numbers), "offsets": offsets}
+                offsets[each.partition.number] += each.offsets
+            parameters = {
+                "stream": stream,
+                "topic": topic,
+                **_owned(numbers),
+                "known": [in_sql(known[number]) for number in sorted(numbers)],
+                "offsets": [in_sql(offsets[number]) for number in sorted(numbers)],
+            }
             rows = await self._lock("settle_partitions", parameters)
             settled = {row["partition"] for row in rows}
             if lost := [each for each in group if each.partition.number not in settled]:

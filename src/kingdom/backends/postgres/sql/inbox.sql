@@ -17,13 +17,13 @@ SELECT p.partition, clock_timestamp() AS now FROM kingdom.inbox_partition p
  WHERE p.stream = %(stream)s AND p.topic = %(topic)s ORDER BY p.partition FOR UPDATE OF p;
 
 -- name: settle_partitions
--- Record offsets as handled, and return the partitions. A partition is missing if another owner has taken it, or if one
--- of the offsets was handled before.
+-- Record offsets as handled, and return the partitions. A partition is missing if another owner has taken it, if one of
+-- the offsets was handled before, or if the server has lost one of those that its owner knows to be handled.
 UPDATE kingdom.inbox_partition p SET handled = p.handled + mine.offsets, takeovers = 0
-  FROM unnest(%(partitions)s::int[], %(epochs)s::bigint[], %(offsets)s::text[]::int8multirange[])
-    AS mine(partition, epoch, offsets)
+  FROM unnest(%(partitions)s::int[], %(epochs)s::bigint[], %(known)s::text[]::int8multirange[],
+              %(offsets)s::text[]::int8multirange[]) AS mine(partition, epoch, known, offsets)
  WHERE p.stream = %(stream)s AND p.topic = %(topic)s AND p.partition = mine.partition AND p.epoch = mine.epoch
-   AND NOT p.handled && mine.offsets
+   AND p.handled @> mine.known AND NOT p.handled && mine.offsets
 RETURNING p.partition;
 
 -- name: begin_batch
