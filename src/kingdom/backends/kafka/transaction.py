@@ -92,7 +92,7 @@ class KafkaTransaction(PostgresTransaction):
                 raise LeaseLost(each.delivery.position for each in lost)
 
     async def _complete(self) -> None:
-        """Settle the events that ran and are in the outbox now, as if they had been claimed from there."""
+        """Settle the events that ran and are now first in the outbox, as if they had been claimed from there."""
         refused = {id(copy) for copy in self.changes.duplicates}
         for (stream, token), pairs in self._taken_in.items():
             new = {copy.envelope.event_id: settled for copy, settled in pairs if id(copy) not in refused}

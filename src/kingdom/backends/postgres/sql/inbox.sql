@@ -34,12 +34,14 @@ SELECT (nextval('kingdom.outbox_lease_number') << 11) + floor(random() * 2048)::
               WHERE stream = %(stream)s AND partition_key = ANY(%(keys)s::text[])) AS busy;
 
 -- name: claim_taken_in
--- Lease events that this transaction has put into the outbox, as if they had been claimed and run from there.
+-- Lease events that this transaction has put into the outbox, as if they had been claimed and run from there. An event
+-- that waits there behind another one of its key is left waiting, and runs again after it.
 WITH taken AS MATERIALIZED (
-  SELECT id, event_id FROM kingdom.outbox_event WHERE event_id = ANY(%(event_ids)s::uuid[]) AND stream = %(stream)s),
+  SELECT id, event_id FROM kingdom.outbox_event
+   WHERE event_id = ANY(%(event_ids)s::uuid[]) AND stream = %(stream)s AND next_retry_at < 'infinity'),
 new_lease AS (
   INSERT INTO kingdom.outbox_lease (token, worker, ids, expires_at)
-  SELECT %(token)s, 'inbox', array_agg(id), clock_timestamp() + interval '1 hour' FROM taken)
+  SELECT %(token)s, 'inbox', array_agg(id), clock_timestamp() + interval '1 hour' FROM taken HAVING count(*) > 0)
 UPDATE kingdom.outbox_event event
    SET status = 'PROCESSING', lease_token = %(token)s, attempt_count = 1, last_attempt_at = now()
   FROM taken WHERE event.id = taken.id
