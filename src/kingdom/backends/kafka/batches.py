@@ -58,11 +58,14 @@ class OpenBatches:
         return found
 
     def renew(self, leases: Mapping[int, timedelta]) -> frozenset[int]:
-        """Extend batches, and return the tokens of those that still exist and whose partitions are still owned."""
+        """Extend batches, and return the tokens of those that still exist and have an owned partition.
+
+        The events of the other partitions of a batch cannot be settled any more.
+        """
         now = time.monotonic()
         with self._lock:
-            lost = {each.delivery.token for each in self._open.values() if not each.reader.owns(each.partition)}
-            alive = frozenset(token for token in leases if token in self._ends and token not in lost)
+            owned = {each.delivery.token for each in self._open.values() if each.reader.owns(each.partition)}
+            alive = frozenset(token for token in leases if token in self._ends and token in owned)
             self._ends |= {token: now + leases[token].total_seconds() for token in alive}
         return alive
 
