@@ -82,6 +82,18 @@ async def test_a_retried_event_holds_back_only_its_key(kafka_bus: Open) -> None:
         assert attempts == [1, 2, 3]
 
 
+async def dead_letter(operations: PostgresOperations) -> DeadLetter:
+    letters: list[DeadLetter] = []
+
+    async def is_dead() -> bool:
+        letters[:] = await operations.dead_letters(DeadFilter(stream="orders"), 10)
+        return bool(letters)
+
+    await eventually(is_dead)
+    (letter,) = letters
+    return letter
+
+
 @pytest.mark.kafka
 async def test_a_dead_event_blocks_its_key_until_it_is_redriven(kafka_bus: Open) -> None:
     is_poison = True
@@ -94,14 +106,7 @@ async def test_a_dead_event_blocks_its_key_until_it_is_redriven(kafka_bus: Open)
         await bus.publish(*(placed(number) for number in range(3)), placed(9, "b"))
         await until_handled(bus, [9], "b")
         await until_handled(bus, [0])
-        letters: list[DeadLetter] = []
-
-        async def is_dead() -> bool:
-            letters[:] = await operations.dead_letters(DeadFilter(stream="orders"), 10)
-            return bool(letters)
-
-        await eventually(is_dead)
-        (letter,) = letters
+        letter = await dead_letter(operations)
         assert (letter.attempt, letter.error_message) == (1, "poison")
         # A later message with the same key waits behind the dead letter, too.
         await bus.publish(placed(3), placed(10, "b"))
@@ -144,16 +149,10 @@ async def test_an_event_that_fails_while_an_earlier_one_is_redriven_waits_behind
     async with KafkaBus(dsn, skipping, [COUNTERS], brokers=brokers) as bus, at_work(bus, dispatcher, "orders"):
         operations = PostgresOperations(bus)
         await bus.publish(placed(0))
-        letters: list[DeadLetter] = []
-
-        async def is_dead() -> bool:
-            letters[:] = await operations.dead_letters(DeadFilter(stream="orders"), 10)
-            return bool(letters)
-
-        await eventually(is_dead)
+        letter = await dead_letter(operations)
         await bus.publish(placed(1), placed(2))
         await until_runs((0, 1), (1, 1))
-        await operations.redrive([letters[0].position], actor="test")
+        await operations.redrive([letter.position], actor="test")
         await until_runs((0, 1), (1, 1), (0, 1))
         second_may_fail.set()
 
