@@ -147,6 +147,12 @@ class TopicReader:
             return self._partitions.get(partition.number) is partition
 
     @property
+    def partitions(self) -> list[OwnedPartition]:
+        """Return the partitions that this process reads."""
+        with self._lock:
+            return list(self._partitions.values())
+
+    @property
     def has_messages(self) -> bool:
         """Return whether there are messages to take."""
         with self._lock:

@@ -26,6 +26,13 @@ UPDATE kingdom.inbox_partition p SET handled = p.handled + mine.offsets, takeove
    AND p.handled @> mine.known AND NOT p.handled && mine.offsets
 RETURNING p.partition;
 
+-- name: partitions_set_back
+-- Return the partitions of which the server has lost offsets that their owner knows to be handled.
+SELECT mine.partition FROM unnest(%(partitions)s::int[], %(known)s::text[]::int8multirange[]) AS mine(partition, known)
+  LEFT JOIN kingdom.inbox_partition p
+    ON p.stream = %(stream)s AND p.topic = %(topic)s AND p.partition = mine.partition
+ WHERE (p.handled @> mine.known) IS NOT TRUE;
+
 -- name: begin_batch
 -- Return a new token, whether the stream is paused, and which of the keys have events in the outbox that come first.
 SELECT (nextval('kingdom.outbox_lease_number') << 11) + floor(random() * 2048)::bigint AS token,
