@@ -19,8 +19,19 @@ from kingdom.bus import (
     Transaction,
 )
 from kingdom.bus.metrics import WorkerMetrics
+from kingdom.errors import LeaseLost
 from tests.integration.local_effect import LocalEffect
-from tests.integration.running import at_work, event, numbered, open_bus, rows, stream, until_all
+from tests.integration.running import (
+    at_work,
+    event,
+    eventually,
+    numbered,
+    open_bus,
+    rows,
+    statuses,
+    stream,
+    until_all,
+)
 
 KEYS = ("a", "b", "c")
 
@@ -122,3 +133,30 @@ async def test_two_workers_of_one_ordered_stream_keep_the_order_of_every_key(dsn
         attempts = await rows(bus, "SELECT DISTINCT attempt_count AS n FROM kingdom.outbox_archive")
     assert order == {key: list(range(20)) for key in keys}
     assert attempts == [{"n": 1}]
+
+
+async def test_a_settlement_that_reports_an_unknown_delivery_as_lost_is_tried_again_after_the_lease(dsn: str) -> None:
+    dispatcher, runs, is_broken = Dispatcher(), list[tuple[str, int]](), True
+
+    @dispatcher.reaction("Step")
+    async def handle(received: Event[dict[str, int]], _transaction: Transaction) -> None:
+        step = (str(received.envelope.partition_key), received.payload["n"])
+        runs.append(step)
+        if is_broken and step == ("a", 0):
+            raise LeaseLost([-1])
+
+    async with open_bus(dsn, stream("steps", "Step", ordered=True)) as bus:
+        await bus.publish(*line("Step", 2, "a"), *line("Step", 2, "b"))
+        async with at_work(bus, dispatcher):
+
+            async def others_are_done() -> bool:
+                return await statuses(bus) == {"DONE": 2, "PROCESSING": 2}
+
+            await eventually(others_are_done)
+            # Once in a group of each size, and not again while the lease lasts.
+            assert runs == [("a", 0), ("a", 0), ("a", 0), ("b", 0), ("b", 1)]
+            is_broken = False
+            await rows(bus, "UPDATE kingdom.outbox_lease SET expires_at = now() - interval '1 s'")
+            await bus.reap()
+            await until_all(bus, "DONE", 4)
+    assert runs[5:] == [("a", 0), ("a", 1)]

@@ -1,12 +1,13 @@
 import asyncio
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from kingdom.backends.kafka import Brokers, Courier
+from kingdom.backends.kafka import Brokers, Courier, KafkaBus
 from kingdom.backends.kafka.messages import MALFORMED
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
 from kingdom.bus import (
@@ -20,12 +21,16 @@ from kingdom.bus import (
     Event,
     Outcome,
     Retry,
+    Topology,
+    Transaction,
 )
 from kingdom.bus.operations import DeadFilter, DeadLetter
 from kingdom.bus.outcome import Release
 from kingdom.clock import utc_now
+from tests.integration.kafka.conftest import COUNTERS, TOPOLOGY
 from tests.integration.kafka.counting import (
     Open,
+    append,
     append_and_settle,
     claim_all,
     claim_one,
@@ -77,6 +82,18 @@ async def test_a_retried_event_holds_back_only_its_key(kafka_bus: Open) -> None:
         assert attempts == [1, 2, 3]
 
 
+async def dead_letter(operations: PostgresOperations) -> DeadLetter:
+    letters: list[DeadLetter] = []
+
+    async def is_dead() -> bool:
+        letters[:] = await operations.dead_letters(DeadFilter(stream="orders"), 10)
+        return bool(letters)
+
+    await eventually(is_dead)
+    (letter,) = letters
+    return letter
+
+
 @pytest.mark.kafka
 async def test_a_dead_event_blocks_its_key_until_it_is_redriven(kafka_bus: Open) -> None:
     is_poison = True
@@ -89,14 +106,7 @@ async def test_a_dead_event_blocks_its_key_until_it_is_redriven(kafka_bus: Open)
         await bus.publish(*(placed(number) for number in range(3)), placed(9, "b"))
         await until_handled(bus, [9], "b")
         await until_handled(bus, [0])
-        letters: list[DeadLetter] = []
-
-        async def is_dead() -> bool:
-            letters[:] = await operations.dead_letters(DeadFilter(stream="orders"), 10)
-            return bool(letters)
-
-        await eventually(is_dead)
-        (letter,) = letters
+        letter = await dead_letter(operations)
         assert (letter.attempt, letter.error_message) == (1, "poison")
         # A later message with the same key waits behind the dead letter, too.
         await bus.publish(placed(3), placed(10, "b"))
@@ -104,6 +114,55 @@ async def test_a_dead_event_blocks_its_key_until_it_is_redriven(kafka_bus: Open)
         is_poison = False
         await operations.redrive([letter.position], actor="test")
         await until_handled(bus, [0, 1, 2, 3])
+
+
+@pytest.mark.kafka
+async def test_an_event_that_fails_while_an_earlier_one_is_redriven_waits_behind_it_without_an_attempt(
+    dsn: str, brokers: Brokers
+) -> None:
+    runs: list[tuple[int, int]] = []
+    second_may_fail, first_may_end = asyncio.Event(), asyncio.Event()
+
+    async def handle(event: Event[Any], transaction: Transaction) -> Outcome | None:
+        number = event.payload["number"]
+        runs.append((number, event.attempt))
+        if runs == [(0, 1)]:
+            return Dead("poison")
+        if number == 0:
+            await first_may_end.wait()
+        elif not first_may_end.is_set():
+            await second_may_fail.wait()
+            raise ValueError("the first event is missing")
+        await append(event, transaction)
+        return None
+
+    async def until_runs(*expected: tuple[int, int]) -> None:
+        async def have_run() -> bool:
+            return len(runs) >= len(expected)
+
+        await eventually(have_run)
+        assert runs == list(expected)
+
+    dispatcher = Dispatcher()
+    dispatcher.reaction("OrderPlaced")(handle)
+    skipping = Topology([replace(TOPOLOGY.stream("orders"), on_dead="skip")])
+    async with KafkaBus(dsn, skipping, [COUNTERS], brokers=brokers) as bus, at_work(bus, dispatcher, "orders"):
+        operations = PostgresOperations(bus)
+        await bus.publish(placed(0))
+        letter = await dead_letter(operations)
+        await bus.publish(placed(1), placed(2))
+        await until_runs((0, 1), (1, 1))
+        await operations.redrive([letter.position], actor="test")
+        await until_runs((0, 1), (1, 1), (0, 1))
+        second_may_fail.set()
+
+        async def all_wait() -> bool:
+            return len(await rows(bus, "SELECT id FROM kingdom.outbox_event WHERE stream = 'orders'")) == 3
+
+        await eventually(all_wait)
+        first_may_end.set()
+        await until_handled(bus, [0, 1, 2])
+        assert runs == [(0, 1), (1, 1), (0, 1), (1, 1), (2, 1)]
 
 
 @pytest.mark.kafka

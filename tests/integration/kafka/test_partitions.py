@@ -193,3 +193,53 @@ async def settle_and_crash(bus: KafkaBus, delivery: Any) -> None:
     async with bus.transaction(hold=[delivery]) as transaction:
         await transaction.settle(delivery, Done())
         raise RuntimeError("crash")
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("found_by", ["a later event", "a repair"])
+async def test_events_whose_settlements_a_failover_has_lost_are_handled_again_before_later_ones(
+    kafka_bus: Open, bus: PostgresBus, found_by: str
+) -> None:
+    async with kafka_bus() as owner, at_work(owner, counting(), "orders"):
+        await publish_and_handle(owner, range(3))
+        # What a standby has, and what remains of the records and offsets after it has become the primary.
+        await rows(bus, "CREATE TABLE standby_record AS SELECT id, version, doc FROM kingdom.record")
+        await rows(bus, "CREATE TABLE standby_inbox AS SELECT partition, handled FROM kingdom.inbox_partition")
+        await publish_and_handle(owner, range(3, 6))
+        await rows(
+            bus,
+            "WITH r AS (UPDATE kingdom.record r SET version = s.version, doc = s.doc FROM standby_record s"
+            " WHERE s.id = r.id)"
+            " UPDATE kingdom.inbox_partition p SET handled = s.handled FROM standby_inbox s"
+            " WHERE s.partition = p.partition",
+        )
+        if found_by == "a repair":
+            owner._next_full_reap = 0.0
+            await owner.reap()
+            await until_all_handled(owner, 6)
+        await publish_and_handle(owner, range(6, 9))
+
+
+async def publish_and_handle(bus: PostgresBus, numbers_of_keys: range) -> None:
+    await bus.publish(*(placed(number, key) for number in numbers_of_keys for key in "abc"))
+    await until_all_handled(bus, numbers_of_keys.stop)
+
+
+async def until_all_handled(bus: PostgresBus, count: int) -> None:
+    for key in "abc":
+        await until_handled(bus, list(range(count)), key)
+
+
+async def test_a_settlement_is_refused_if_the_server_has_lost_an_earlier_one_of_its_partition(
+    kafka_bus: Open, bus: PostgresBus
+) -> None:
+    await bus.publish(placed(0), placed(1))
+    async with kafka_bus() as owner:
+        await append_and_settle(owner, await claim_one(owner, limit=1))
+        delivery = await claim_one(owner, limit=1)
+        await rows(bus, "UPDATE kingdom.inbox_partition SET handled = int8multirange(int8range(NULL, 0))")
+        with pytest.raises(LeaseLost):
+            await append_and_settle(owner, delivery)
+        assert await numbers(owner) == [0]
+        again = await claim_one(owner, limit=1)
+        assert again.envelope.payload == {"number": 0}

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 
@@ -57,17 +58,25 @@ class OpenBatches:
         return found
 
     def renew(self, leases: Mapping[int, timedelta]) -> frozenset[int]:
-        """Extend batches, and return the tokens of those that still exist and whose partitions are still owned."""
+        """Extend batches, and return the tokens of those that still exist and have an owned partition.
+
+        The events of the other partitions of a batch cannot be settled any more.
+        """
         now = time.monotonic()
         with self._lock:
-            lost = {each.delivery.token for each in self._open.values() if not each.reader.owns(each.partition)}
-            alive = frozenset(token for token in leases if token in self._ends and token not in lost)
+            owned = {each.delivery.token for each in self._open.values() if each.reader.owns(each.partition)}
+            alive = frozenset(token for token in leases if token in self._ends and token in owned)
             self._ends |= {token: now + leases[token].total_seconds() for token in alive}
         return alive
 
     def settle(self, positions: Collection[int]) -> None:
         """Forget deliveries that are settled."""
         removed = self._remove(positions)
+        offsets: dict[OwnedPartition, list[tuple[int, int]]] = defaultdict(list)
+        for each in removed:
+            offsets[each.partition] += each.offsets
+        for partition, settled in offsets.items():
+            partition.taken = partition.taken.settle(settled)
         for reader in {each.reader for each in removed}:
             reader.settle((each.partition, each.offsets[-1][0]) for each in removed if each.reader is reader)
 

@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ from confluent_kafka import Message
 
 from kingdom.backends.kafka.batches import OpenBatches, OpenDelivery
 from kingdom.backends.kafka.brokers import Brokers
-from kingdom.backends.kafka.inbox import Inbox
+from kingdom.backends.kafka.inbox import Inbox, in_sql
 from kingdom.backends.kafka.messages import ReceivedEvent, read_event
 from kingdom.backends.kafka.topic_reader import OwnedPartition, TopicReader
 from kingdom.backends.kafka.transaction import KafkaTransaction
@@ -106,6 +105,16 @@ class KafkaBus(PostgresBus):
         rest = {token: length for token, length in leases.items() if token not in mine}
         renewal = super().renew(rest) if rest else LeaseRenewal(frozenset(), frozenset())
         return LeaseRenewal(renewal.alive | mine, renewal.cancelled)
+
+    async def _repair(self) -> int:
+        # Without a new event, no settlement would find out that the server has lost earlier ones.
+        for stream, reader in list(self._readers.items()):
+            if owned := {each.number: each for each in reader.partitions}:
+                known = [in_sql(each.taken.handled) for each in owned.values()]
+                parameters = {"stream": stream, "topic": reader.topic, "partitions": list(owned), "known": known}
+                for row in (await self._execute("partitions_set_back", parameters)).dicts():
+                    owned[row["partition"]].is_lost = True
+        return await super()._repair()
 
     async def _claim_from_topic(self, stream: Stream, limit: int) -> list[Delivery]:
         reader = self._readers.get(stream.name) or self._open_reader(stream)
@@ -202,8 +211,6 @@ class KafkaBus(PostgresBus):
         if outcomes:
             async with self.transaction() as transaction:
                 await transaction.settle_all(outcomes)
-            for each in opened.values():
-                each.partition.taken = replace(each.partition.taken, takeovers=0)
         return rest if len(rest) == len(opened) else self._in_runs(rest)
 
     def _in_runs(self, deliveries: Sequence[Delivery]) -> list[Delivery]:

@@ -1,7 +1,7 @@
 """The progress of the consumer of each stream in the partitions of its topic."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from kingdom.backends.postgres.bus import PostgresBus
 from kingdom.backends.postgres.faults import translate_errors
@@ -24,6 +24,21 @@ class TakenPartition:
         """Return whether the event at an offset is settled."""
         # The ranges are in order, so a new offset needs one comparison.
         return offset < self.handled[-1][1] and any(start <= offset < end for start, end in self.handled)
+
+    def settle(self, offsets: Iterable[tuple[int, int]]) -> "TakenPartition":
+        """Return the partition after a transaction that has settled events at these offsets."""
+        handled: list[tuple[int, int]] = []
+        for start, end in sorted([*self.handled, *offsets]):
+            if handled and start == handled[-1][1]:
+                handled[-1] = (handled[-1][0], end)
+            else:
+                handled.append((start, end))
+        return replace(self, handled=tuple(handled), takeovers=0)
+
+
+def in_sql(offsets: Iterable[tuple[int, int]]) -> str:
+    """Return ranges of offsets as the text of a multirange."""
+    return "{" + ",".join(f"[{start},{end})" for start, end in offsets) + "}"
 
 
 class Inbox:

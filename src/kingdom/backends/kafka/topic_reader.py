@@ -27,7 +27,7 @@ CLOSED_SECONDS = 10.0
 _log = structlog.get_logger("kingdom.bus")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class OwnedPartition:
     """A partition that this process reads. `messages` wait for a worker; a worker has those at the offsets `open`."""
 
@@ -145,6 +145,12 @@ class TopicReader:
         """Return whether this process still reads a partition under the same epoch."""
         with self._lock:
             return self._partitions.get(partition.number) is partition
+
+    @property
+    def partitions(self) -> list[OwnedPartition]:
+        """Return the partitions that this process reads."""
+        with self._lock:
+            return list(self._partitions.values())
 
     @property
     def has_messages(self) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from kingdom.backends.kafka.batches import OpenBatches, OpenDelivery
+from kingdom.backends.kafka.inbox import in_sql
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.backends.postgres.writing import outcome_statement
 from kingdom.bus.delivery import Delivery
@@ -73,11 +74,17 @@ class KafkaTransaction(PostgresTransaction):
     async def _record_offsets(self, places: Sequence[OpenDelivery]) -> None:
         for (stream, topic), group in _by_topic({each.delivery.position: each for each in places}).items():
             numbers = {each.partition.number: each.partition.taken.epoch for each in group}
-            ranges: dict[int, list[str]] = defaultdict(list)
+            known = {each.partition.number: each.partition.taken.handled for each in group}
+            offsets: dict[int, list[tuple[int, int]]] = defaultdict(list)
             for each in group:
-                ranges[each.partition.number] += [f"[{start},{end})" for start, end in each.offsets]
-            offsets = ["{" + ",".join(ranges[number]) + "}" for number in sorted(numbers)]
-            parameters = {"stream": stream, "topic": topic, **_owned(numbers), "offsets": offsets}
+                offsets[each.partition.number] += each.offsets
+            parameters = {
+                "stream": stream,
+                "topic": topic,
+                **_owned(numbers),
+                "known": [in_sql(known[number]) for number in sorted(numbers)],
+                "offsets": [in_sql(offsets[number]) for number in sorted(numbers)],
+            }
             rows = await self._lock("settle_partitions", parameters)
             settled = {row["partition"] for row in rows}
             if lost := [each for each in group if each.partition.number not in settled]:
@@ -85,7 +92,7 @@ class KafkaTransaction(PostgresTransaction):
                 raise LeaseLost(each.delivery.position for each in lost)
 
     async def _complete(self) -> None:
-        """Settle the events that ran and are in the outbox now, as if they had been claimed from there."""
+        """Settle the events that ran and are now first in the outbox, as if they had been claimed from there."""
         refused = {id(copy) for copy in self.changes.duplicates}
         for (stream, token), pairs in self._taken_in.items():
             new = {copy.envelope.event_id: settled for copy, settled in pairs if id(copy) not in refused}

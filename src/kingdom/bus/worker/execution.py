@@ -109,7 +109,9 @@ class Execution:
             except Conflict:
                 pass
             except LeaseLost as lost:
-                self._drop_lost(unit, lost.positions)
+                if not self._drop_lost(unit, lost.positions) and len(group) == 1:
+                    # Another run would end in the same way. When the lease has ended, they are delivered again.
+                    self._drop_lost(unit, {group[0].position, *group[0].run})
             except Unavailable as error:
                 _log.warning("store unavailable, deliveries wait", deliveries=len(unit.open), error=str(error))
                 await asyncio.sleep(pause)
@@ -361,10 +363,12 @@ class Execution:
                     **delivery.envelope.log_fields(),
                 )
 
-    def _drop_lost(self, unit: Unit, positions: AbstractSet[int]) -> None:
-        for position in positions:
-            if (delivery := unit.open.pop(position, None)) is not None:
-                self._metrics.count_lost(delivery)
+    def _drop_lost(self, unit: Unit, positions: AbstractSet[int]) -> bool:
+        """Forget lost deliveries, and return whether one of them was still open."""
+        dropped = [unit.open.pop(position) for position in positions & unit.open.keys()]
+        for delivery in dropped:
+            self._metrics.count_lost(delivery)
+        return bool(dropped)
 
     def _failure(self, delivery: Delivery, error: Exception) -> Outcome:
         """Return the outcome of a delivery whose handler raised an error. It depends on the type of the error."""

@@ -17,14 +17,21 @@ SELECT p.partition, clock_timestamp() AS now FROM kingdom.inbox_partition p
  WHERE p.stream = %(stream)s AND p.topic = %(topic)s ORDER BY p.partition FOR UPDATE OF p;
 
 -- name: settle_partitions
--- Record offsets as handled, and return the partitions. A partition is missing if another owner has taken it, or if one
--- of the offsets was handled before.
+-- Record offsets as handled, and return the partitions. A partition is missing if another owner has taken it, if one of
+-- the offsets was handled before, or if the server has lost one of those that its owner knows to be handled.
 UPDATE kingdom.inbox_partition p SET handled = p.handled + mine.offsets, takeovers = 0
-  FROM unnest(%(partitions)s::int[], %(epochs)s::bigint[], %(offsets)s::text[]::int8multirange[])
-    AS mine(partition, epoch, offsets)
+  FROM unnest(%(partitions)s::int[], %(epochs)s::bigint[], %(known)s::text[]::int8multirange[],
+              %(offsets)s::text[]::int8multirange[]) AS mine(partition, epoch, known, offsets)
  WHERE p.stream = %(stream)s AND p.topic = %(topic)s AND p.partition = mine.partition AND p.epoch = mine.epoch
-   AND NOT p.handled && mine.offsets
+   AND p.handled @> mine.known AND NOT p.handled && mine.offsets
 RETURNING p.partition;
+
+-- name: partitions_set_back
+-- Return the partitions of which the server has lost offsets that their owner knows to be handled.
+SELECT mine.partition FROM unnest(%(partitions)s::int[], %(known)s::text[]::int8multirange[]) AS mine(partition, known)
+  LEFT JOIN kingdom.inbox_partition p
+    ON p.stream = %(stream)s AND p.topic = %(topic)s AND p.partition = mine.partition
+ WHERE (p.handled @> mine.known) IS NOT TRUE;
 
 -- name: begin_batch
 -- Return a new token, whether the stream is paused, and which of the keys have events in the outbox that come first.
@@ -34,12 +41,14 @@ SELECT (nextval('kingdom.outbox_lease_number') << 11) + floor(random() * 2048)::
               WHERE stream = %(stream)s AND partition_key = ANY(%(keys)s::text[])) AS busy;
 
 -- name: claim_taken_in
--- Lease events that this transaction has put into the outbox, as if they had been claimed and run from there.
+-- Lease events that this transaction has put into the outbox, as if they had been claimed and run from there. An event
+-- that waits there behind another one of its key is left waiting, and runs again after it.
 WITH taken AS MATERIALIZED (
-  SELECT id, event_id FROM kingdom.outbox_event WHERE event_id = ANY(%(event_ids)s::uuid[]) AND stream = %(stream)s),
+  SELECT id, event_id FROM kingdom.outbox_event
+   WHERE event_id = ANY(%(event_ids)s::uuid[]) AND stream = %(stream)s AND next_retry_at < 'infinity'),
 new_lease AS (
   INSERT INTO kingdom.outbox_lease (token, worker, ids, expires_at)
-  SELECT %(token)s, 'inbox', array_agg(id), clock_timestamp() + interval '1 hour' FROM taken)
+  SELECT %(token)s, 'inbox', array_agg(id), clock_timestamp() + interval '1 hour' FROM taken HAVING count(*) > 0)
 UPDATE kingdom.outbox_event event
    SET status = 'PROCESSING', lease_token = %(token)s, attempt_count = 1, last_attempt_at = now()
   FROM taken WHERE event.id = taken.id
