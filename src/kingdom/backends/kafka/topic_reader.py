@@ -211,9 +211,9 @@ class TopicReader:
             is_full = not self._room.wait_for(lambda: not self._is_full(), _ROOM_SECONDS)
         if is_full == self._paused:
             return
-        self._paused = is_full
-        change = self._consumer.pause if self._paused else self._consumer.resume
+        change = self._consumer.pause if is_full else self._consumer.resume
         change(self._consumer.assignment())
+        self._paused = is_full
 
     def _is_full(self) -> bool:
         return sum(len(each.messages) for each in self._partitions.values()) >= _BUFFERED
@@ -230,6 +230,8 @@ class TopicReader:
                 else:
                     break
         consumer.incremental_assign(partitions)
+        if self._paused:
+            consumer.pause(partitions)
 
     def _take_again(self) -> None:
         """Take lost partitions again. The brokers still give them to this process, else they would be revoked."""
