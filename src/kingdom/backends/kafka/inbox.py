@@ -1,10 +1,12 @@
 """The progress of the consumer of each stream in the partitions of its topic."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kingdom.backends.postgres.bus import PostgresBus
 from kingdom.backends.postgres.faults import translate_errors
+
+Ranges = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +14,7 @@ class TakenPartition:
     """A partition of which this process is the owner under `epoch`. The offsets in `handled` are settled already."""
 
     epoch: int
-    handled: Sequence[tuple[int, int]]
+    handled: Ranges
     takeovers: int
 
     @property
@@ -40,3 +42,18 @@ class Inbox:
             async with self._bus.responsive_connection() as connection:
                 ((row,),) = await connection.fetch((self._bus.queries["take_partition"], parameters))
         return TakenPartition(row["epoch"], tuple(zip(row["starts"], row["ends"], strict=True)), row["takeovers"])
+
+    async def settle(self, topic: str, offsets: Mapping[int, Ranges], epochs: Mapping[int, int]) -> frozenset[int]:
+        """Record offsets by partition as handled, and return the partitions. One that has another owner is missing."""
+        numbers = sorted(offsets)
+        parameters = {
+            "stream": self._stream,
+            "topic": topic,
+            "partitions": numbers,
+            "epochs": [epochs[number] for number in numbers],
+            "offsets": ["{" + ",".join(f"[{start},{end})" for start, end in offsets[each]) + "}" for each in numbers],
+        }
+        with translate_errors():
+            async with self._bus.responsive_connection() as connection:
+                (rows,) = await connection.fetch((self._bus.queries["settle_partitions"], parameters))
+        return frozenset(row["partition"] for row in rows)
