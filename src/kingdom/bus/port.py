@@ -14,7 +14,7 @@ from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import STORE_KEY, Envelope
 from kingdom.bus.log import LogEntry
 from kingdom.bus.outcome import AnyOutcome, Dead, Defer, Done, Release, Retry
-from kingdom.bus.record import Record, RecordKind, RecordQuery, refuse_unstorable, to_storable
+from kingdom.bus.record import Record, RecordKind, RecordQuery, refuse_unstorable, refuse_unstorable_event, to_storable
 from kingdom.bus.stream import Stream, Topology
 from kingdom.bus.telemetry import add_trace_context
 from kingdom.errors import Conflict, Misconfigured
@@ -296,9 +296,7 @@ def copies_for_streams(topology: Topology, envelopes: Sequence[Envelope], at: da
     """Return a copy of each envelope for every stream that gets it. Refuse what cannot be stored."""
     copies = []
     for envelope in add_trace_context(envelopes):
-        refuse_unstorable(f"{envelope.type}: payload", envelope.payload)
-        if envelope.attributes:
-            refuse_unstorable(f"{envelope.type}: attributes", envelope.attributes)
+        refuse_unstorable_event(envelope)
         copies += [EventCopy(topology.stream(name), envelope, at) for name in topology.route(envelope)]
     return copies
 

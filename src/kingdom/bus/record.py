@@ -97,6 +97,13 @@ def refuse_unstorable(what: str, document: Mapping[str, Any]) -> None:
         raise MalformedEvent(f"{what}{path} cannot be stored: {why}")
 
 
+def refuse_unstorable_event(envelope: Envelope) -> None:
+    """Raise MalformedEvent if the content of an event is something that not every store returns unchanged."""
+    refuse_unstorable(f"{envelope.type}: payload", envelope.payload)
+    if envelope.attributes:
+        refuse_unstorable(f"{envelope.type}: attributes", envelope.attributes)
+
+
 def _text_flaw(text: str) -> Flaw | None:
     if "\0" in text:
         return "", "it holds a NUL character; remove it"

@@ -2,6 +2,7 @@ import asyncio
 import json
 from dataclasses import replace
 from datetime import timedelta
+from secrets import token_urlsafe
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from confluent_kafka import Producer
 from kingdom.backends.kafka import Brokers, Courier, KafkaBus
 from kingdom.backends.kafka.messages import MALFORMED
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
+from kingdom.backends.postgres.rows import KEY_BYTES_MAX, to_json
 from kingdom.bus import (
     Acked,
     Attempt,
@@ -18,9 +20,13 @@ from kingdom.bus import (
     Defer,
     Dispatcher,
     Done,
+    Envelope,
     Event,
+    ForeignMessage,
+    ForeignTopic,
     Outcome,
     Retry,
+    Stream,
     Topology,
     Transaction,
 )
@@ -302,11 +308,11 @@ async def test_an_event_that_kills_its_workers_moves_to_the_outbox(kafka_bus: Op
         assert delivery.envelope.payload == {"number": 0}
 
 
-def send(brokers: Brokers, *values: bytes | None) -> None:
-    brokers.create_topics({"bank.payments": 1})
+def send(brokers: Brokers, topic: str, *values: bytes | None) -> None:
+    brokers.create_topics({topic: 1})
     producer = Producer(brokers.client_options())
     for value in values:
-        producer.produce("bank.payments", value)
+        producer.produce(topic, value)
     assert producer.flush(PATIENCE_SECONDS) == 0
 
 
@@ -315,7 +321,7 @@ async def test_messages_of_another_system_become_events_and_malformed_ones_dead_
 ) -> None:
     paid = [json.dumps({"account": "x", "amount": amount}).encode() for amount in (5, 6)]
     # The client takes a message without a value for false, and here it is the first one.
-    send(brokers, None, paid[0], b"\xff no JSON", b"{}", b"", paid[1])
+    send(brokers, "bank.payments", None, paid[0], b"\xff no JSON", b"{}", b"", paid[1])
     async with kafka_bus() as bus, at_work(bus, counting(), "payments"):
         await until_handled(bus, [5, 6], "x")
         letters = await PostgresOperations(bus).dead_letters(DeadFilter(stream="payments"), 10)
@@ -323,3 +329,66 @@ async def test_messages_of_another_system_become_events_and_malformed_ones_dead_
         values = [each.envelope["payload"]["value"] for each in letters]
         assert values == [None, values[1], "{}", ""]
         assert values[1].startswith("base64:")
+
+
+def paid(**fields: Any) -> bytes:
+    """Return a message of another system that has these fields instead of valid ones."""
+    return json.dumps({"type": "Paid", "payload": {"number": 1}, "partition_key": "x", **fields}).encode()
+
+
+def read_fields(message: ForeignMessage) -> Any:
+    """Return an event with the fields of a message, whose types it does not check, as applications often do."""
+    fields = json.loads(message.value or b"")
+    return fields if fields is None else Envelope(**fields)
+
+
+def retried_once(event: Event[Any]) -> Outcome | None:
+    """Let each event move to the outbox before it is done."""
+    return Retry(timedelta(milliseconds=10)) if event.attempt == 1 else None
+
+
+@pytest.mark.kafka
+async def test_a_message_whose_event_the_store_cannot_keep_becomes_a_dead_letter(dsn: str, brokers: Brokers) -> None:
+    source = ForeignTopic(brokers.topic("foreign"), read_fields)
+    payments = Stream(name="payments", ordered=True, transport="kafka", source=source)
+    refused = {
+        "payload.text cannot be stored: it holds a NUL": paid(payload={"text": "\0"}),
+        "payload.text cannot be stored: it holds half a surrogate pair": paid(payload={"text": "\ud800"}),
+        "not every store returns nan": paid(payload={"number": float("nan")}),
+        "surrogates not allowed": paid(partition_key="\ud800"),
+        "a partition_key of stream payments has 2000 bytes at most": paid(partition_key=token_urlsafe(KEY_BYTES_MAX)),
+        "got `int` - at `$.partitionKey`": paid(partition_key=42),
+        "got `int` - at `$.type`": paid(type=42),
+        "got `str` - at `$.schemaVersion`": paid(schema_version="1"),
+        "has more than 32 bits": paid(schema_version=2**31),
+        "encoded datetime - at `$.occurredAt`": paid(occurred_at="now"),
+        "got `array` - at `$.payload`": paid(payload=[1]),
+        "returned NoneType, not an Envelope": b"null",
+    }
+    longest = token_urlsafe(KEY_BYTES_MAX)[:KEY_BYTES_MAX]
+    send(brokers, source.name, *refused.values(), paid(partition_key=longest), paid(payload={"number": 2}))
+    async with (
+        KafkaBus(dsn, Topology([payments]), [COUNTERS], brokers=brokers) as bus,
+        at_work(bus, counting(retried_once), "payments"),
+    ):
+        await until_handled(bus, [1], longest)
+        await until_handled(bus, [2], "x")
+        letters = await PostgresOperations(bus).dead_letters(DeadFilter(stream="payments"), 100)
+    reasons = [
+        each.error_message or "" for each in sorted(letters, key=lambda each: each.envelope["payload"]["offset"])
+    ]
+    assert len(reasons) == len(refused)
+    assert [(each, reason) for each, reason in zip(refused, reasons, strict=True) if each not in reason] == []
+
+
+@pytest.mark.kafka
+async def test_a_message_that_another_program_wrote_to_the_topic_of_a_stream_is_checked_too(
+    kafka_bus: Open, brokers: Brokers
+) -> None:
+    unstorable = Envelope(type="OrderPlaced", payload={"text": "\0"}, partition_key="a")
+    values = (to_json(each.to_wire()).encode() for each in (unstorable, placed(1)))
+    send(brokers, brokers.topic("orders"), *values)
+    async with kafka_bus() as bus, at_work(bus, counting(retried_once), "orders"):
+        await until_handled(bus, [1])
+        (letter,) = await PostgresOperations(bus).dead_letters(DeadFilter(stream="orders"), 10)
+        assert "it holds a NUL character" in (letter.error_message or "")

@@ -14,7 +14,7 @@ from kingdom.backends.kafka.courier import LEASE
 from kingdom.backends.kafka.courier_queue import CourierQueue
 from kingdom.backends.kafka.topic_writer import CourierFenced, SentPosition, TopicWriter, cursor_topic
 from kingdom.backends.postgres import PostgresBus, PostgresOperations
-from kingdom.backends.postgres.rows import CARRIED_BYTES_MAX
+from kingdom.backends.postgres.rows import CARRIED_BYTES_MAX, KEY_BYTES_MAX
 from kingdom.bus import Envelope, Record, Retention, Stream, Topology
 from kingdom.bus.operations import Situation
 from kingdom.bus.why import why
@@ -110,6 +110,13 @@ async def test_an_id_that_the_publisher_chose_is_sent_once(
 async def test_an_event_that_is_too_large_for_its_transport_is_refused(bus: PostgresBus) -> None:
     with pytest.raises(MalformedEvent, match="publish a reference"):
         await bus.publish(Envelope(type="OrderPlaced", payload={"text": "x" * CARRIED_BYTES_MAX}))
+
+
+@pytest.mark.kafka
+async def test_a_key_that_the_outbox_could_not_take_in_is_refused(bus: PostgresBus) -> None:
+    await bus.publish(placed(1, "x" * KEY_BYTES_MAX))
+    with pytest.raises(MalformedEvent, match="publish a shorter one"):
+        await bus.publish(placed(1, "x" * (KEY_BYTES_MAX + 1)))
 
 
 @pytest.mark.kafka

@@ -1,10 +1,11 @@
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from kingdom.backends.kafka import KafkaBus, topic_reader
 from kingdom.backends.kafka.topic_reader import TopicReader
@@ -117,6 +118,89 @@ async def test_reading_pauses_while_the_buffer_is_full_and_continues_afterward(
             await transaction.settle(delivery, Release())
         async with at_work(owner, counting(), "orders"):
             await until_handled(owner, list(range(200)))
+
+
+@pytest.mark.kafka
+async def test_partitions_that_a_process_gets_while_reading_pauses_are_paused_too(
+    kafka_bus: Open, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_reader, "_BUFFERED", 20)
+    monkeypatch.setattr(topic_reader, "_FETCHED_AT_ONCE", 10)
+    monkeypatch.setattr(topic_reader, "_ROOM_SECONDS", 0.01)
+    fetches, fetch = Counter[TopicReader](), TopicReader._fetch
+
+    def fetch_and_count(reader: TopicReader) -> list[Message]:
+        fetches[reader] += 1
+        return fetch(reader)
+
+    monkeypatch.setattr(TopicReader, "_fetch", fetch_and_count)
+    async with kafka_bus() as owner:
+        async with kafka_bus() as leaving:
+            await open_reader(leaving)
+            reader = await open_reader(owner)
+            for each in (leaving, owner):
+                await until_it_owns(each, 2)
+            await bus.publish(*(placed(number, key) for number in range(100) for key in "abcdefgh"))
+
+            async def is_paused() -> bool:
+                return reader._paused
+
+            await eventually(is_paused)
+        await until_it_owns(owner, 4)
+        fetches.clear()
+
+        async def would_have_fetched() -> bool:
+            return fetches[reader] >= 200
+
+        await eventually(would_have_fetched)
+        assert sum(len(each.messages) for each in reader._partitions.values()) < 50
+
+
+@pytest.mark.kafka
+async def test_reading_continues_although_the_client_fails_to_resume_at_first(
+    kafka_bus: Open, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[KafkaException] = []
+
+    class FailingConsumer(Consumer):
+        def resume(self, partitions: list[TopicPartition]) -> None:
+            if not failures:
+                failures.append(KafkaException("not now"))
+                raise failures[0]
+            super().resume(partitions)
+
+    monkeypatch.setattr(topic_reader, "Consumer", FailingConsumer)
+    monkeypatch.setattr(topic_reader, "_BUFFERED", 20)
+    monkeypatch.setattr(topic_reader, "_FETCHED_AT_ONCE", 10)
+    monkeypatch.setattr(topic_reader, "_ROOM_SECONDS", 0.01)
+    monkeypatch.setattr(topic_reader, "_PAUSE_SECONDS", 0.01)
+    await bus.publish(*(placed(number) for number in range(200)))
+    async with kafka_bus() as owner:
+        reader = await open_reader(owner)
+
+        async def is_paused() -> bool:
+            return reader._paused
+
+        await eventually(is_paused)
+        async with at_work(owner, counting(), "orders"):
+            await until_handled(owner, list(range(200)))
+    assert failures
+
+
+async def open_reader(bus: KafkaBus) -> TopicReader:
+    # A claim opens the reader. With a limit of zero it takes no messages.
+    await bus.claim("orders", 0, "worker")
+    (reader,) = bus._readers.values()
+    return reader
+
+
+async def until_it_owns(bus: KafkaBus, partitions: int) -> None:
+    (reader,) = bus._readers.values()
+
+    async def owns() -> bool:
+        return len(reader._partitions) == partitions
+
+    await eventually(owns)
 
 
 @pytest.mark.kafka

@@ -1,10 +1,13 @@
 """The progress of the consumer of each stream in the partitions of its topic."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kingdom.backends.postgres.bus import PostgresBus
 from kingdom.backends.postgres.faults import translate_errors
+
+Ranges = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +15,7 @@ class TakenPartition:
     """A partition of which this process is the owner under `epoch`. The offsets in `handled` are settled already."""
 
     epoch: int
-    handled: Sequence[tuple[int, int]]
+    handled: Ranges
     takeovers: int
 
     @property
@@ -25,7 +28,7 @@ class TakenPartition:
         # The ranges are in order, so a new offset needs one comparison.
         return offset < self.handled[-1][1] and any(start <= offset < end for start, end in self.handled)
 
-    def settle(self, offsets: Iterable[tuple[int, int]]) -> "TakenPartition":
+    def settle(self, offsets: Ranges) -> "TakenPartition":
         """Return the partition after a transaction that has settled events at these offsets."""
         handled: list[tuple[int, int]] = []
         for start, end in sorted([*self.handled, *offsets]):
@@ -39,6 +42,21 @@ class TakenPartition:
 def in_sql(offsets: Iterable[tuple[int, int]]) -> str:
     """Return ranges of offsets as the text of a multirange."""
     return "{" + ",".join(f"[{start},{end})" for start, end in offsets) + "}"
+
+
+def settlement(
+    stream: str, topic: str, partitions: Mapping[int, TakenPartition], offsets: Mapping[int, Ranges]
+) -> dict[str, Any]:
+    """Return the parameters of the statement that records offsets by partition as handled."""
+    numbers = sorted(partitions)
+    return {
+        "stream": stream,
+        "topic": topic,
+        "partitions": numbers,
+        "epochs": [partitions[number].epoch for number in numbers],
+        "known": [in_sql(partitions[number].handled) for number in numbers],
+        "offsets": [in_sql(offsets[number]) for number in numbers],
+    }
 
 
 class Inbox:
@@ -55,3 +73,13 @@ class Inbox:
             async with self._bus.responsive_connection() as connection:
                 ((row,),) = await connection.fetch((self._bus.queries["take_partition"], parameters))
         return TakenPartition(row["epoch"], tuple(zip(row["starts"], row["ends"], strict=True)), row["takeovers"])
+
+    async def settle(
+        self, topic: str, partitions: Mapping[int, TakenPartition], offsets: Mapping[int, Ranges]
+    ) -> frozenset[int]:
+        """Record offsets by partition as handled, and return the partitions. One that has another owner is missing."""
+        call = (self._bus.queries["settle_partitions"], settlement(self._stream, topic, partitions, offsets))
+        with translate_errors():
+            async with self._bus.responsive_connection() as connection:
+                (rows,) = await connection.fetch(call)
+        return frozenset(row["partition"] for row in rows)

@@ -9,9 +9,11 @@ import msgspec
 from confluent_kafka import Message
 
 from kingdom.backends.kafka.brokers import read_headers
+from kingdom.backends.postgres.rows import refuse_long_key
 from kingdom.bus.envelope import Envelope
+from kingdom.bus.record import refuse_unstorable_event
 from kingdom.bus.stream import Stream
-from kingdom.bus.transport import ForeignMessage
+from kingdom.bus.transport import ForeignMessage, ForeignTopic
 from kingdom.clock import utc_now
 from kingdom.errors import MalformedEvent
 
@@ -20,7 +22,10 @@ MALFORMED = "MalformedMessage"
 # A field of a delayed event, beside those of its envelope. Reading it takes less time than reading the headers.
 NOT_BEFORE = "kingdomNotBefore"
 _MILLISECONDS_MAX = datetime.max.replace(tzinfo=UTC).timestamp() * 1000
+_SCHEMA_VERSION_END = 2**31
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
+_encode = msgspec.json.Encoder().encode
+_decode_envelope = msgspec.json.Decoder(Envelope).decode
 
 
 class ReceivedEvent(msgspec.Struct, frozen=True, eq=False):
@@ -36,20 +41,37 @@ def read_event(stream: Stream, message: Message) -> ReceivedEvent:
     """Return the event of a message. A malformed message becomes an event that can only be a dead letter."""
     at = _published_at(message)
     try:
-        if stream.source:
-            foreign = _foreign(message, at)
-            # The fields of a struct are only checked here, and not by the function of the application.
-            envelope = msgspec.structs.replace(
-                stream.source.read(foreign), event_id=_derived_id(foreign), stream=stream.name
-            )
-            return ReceivedEvent(envelope, at)
-        wire = _decode(_bytes(message.value()) or b"")
-        wire["stream"] = stream.name
-        not_before = _moment(wire.pop(NOT_BEFORE)) if NOT_BEFORE in wire else None
-        return ReceivedEvent(Envelope.from_wire(wire), at, not_before)
+        return _read(stream, message, at)
     except Exception as error:  # noqa: BLE001 - the function belongs to the application, and must not stop the stream
         letter = _letter(stream, _foreign(message, at))
         return ReceivedEvent(letter, at, problem=f"{type(error).__name__}: {error}")
+
+
+def _read(stream: Stream, message: Message, at: datetime) -> ReceivedEvent:
+    not_before = None
+    if stream.source:
+        envelope = _read_foreign(stream, stream.source, _foreign(message, at))
+    else:
+        wire = _decode(_bytes(message.value()) or b"")
+        wire["stream"] = stream.name
+        not_before = _moment(wire.pop(NOT_BEFORE)) if NOT_BEFORE in wire else None
+        envelope = Envelope.from_wire(wire)
+        refuse_unstorable_event(envelope)
+    # The outbox must be able to take in every event, else it could neither be retried nor become a dead letter.
+    refuse_long_key(stream, envelope)
+    if not -_SCHEMA_VERSION_END <= envelope.schema_version < _SCHEMA_VERSION_END:
+        raise MalformedEvent(f"the schema version {envelope.schema_version} has more than 32 bits")
+    return ReceivedEvent(envelope, at, not_before)
+
+
+def _read_foreign(stream: Stream, source: ForeignTopic, message: ForeignMessage) -> Envelope:
+    read = source.read(message)
+    if not isinstance(read, Envelope):
+        raise MalformedEvent(f"the function of {source.name} returned {type(read).__name__}, not an Envelope")
+    # Before the conversion to JSON, which has null instead of NaN.
+    refuse_unstorable_event(read)
+    # The types of fields are checked when JSON is decoded, and not when the function creates an envelope.
+    return _decode_envelope(_encode(msgspec.structs.replace(read, event_id=_derived_id(message), stream=stream.name)))
 
 
 def _published_at(message: Message) -> datetime:

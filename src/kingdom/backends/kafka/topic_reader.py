@@ -2,16 +2,18 @@
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import structlog
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kingdom.backends.kafka.brokers import Brokers
-from kingdom.backends.kafka.inbox import Inbox, TakenPartition
+from kingdom.backends.kafka.inbox import Inbox, Ranges, TakenPartition
 from kingdom.errors import KingdomError, Unavailable
 
 # How many messages are fetched ahead of the worker: enough for the time that the client needs to fetch after a pause.
@@ -21,9 +23,12 @@ _POLL_SECONDS = 0.2
 # How long a full buffer waits for workers before reading pauses.
 _ROOM_SECONDS = 0.2
 _PAUSE_SECONDS = 1.0
+# How long a partition is idle before its end is settled, so that a busy one costs no more statements.
+_IDLE_SECONDS = 10.0
 _ANSWER_SECONDS = 30.0
 # How long a bus that closes waits for the brokers.
 CLOSED_SECONDS = 10.0
+_T = TypeVar("_T")
 _log = structlog.get_logger("kingdom.bus")
 
 
@@ -38,6 +43,9 @@ class OwnedPartition:
     # The offsets since the last delivery that no delivery covers yet, such as those of transaction markers.
     uncovered: list[tuple[int, int]] = field(default_factory=list)
     next_offset: int = 0
+    # The last end of the partition that the client has reached, and when.
+    end: int = 0
+    ended_at: float = 0.0
     # True if the partition must be taken again: another process has taken it, or messages may be missing.
     is_lost: bool = False
 
@@ -55,6 +63,17 @@ class OwnedPartition:
             return None
         covered, self.uncovered = (*self.uncovered, (offset, offset + 1)), []
         return covered
+
+    def rest(self, now: float) -> Ranges:
+        """Return the offsets before the end that no delivery will cover, if the partition is idle."""
+        if self.messages or self.open or self.is_lost or now < self.ended_at + _IDLE_SECONDS:
+            return ()
+        return (*self.uncovered, *_without(self.next_offset, self.end, self.taken.handled))
+
+    def skip(self, rest: Ranges) -> None:
+        """Continue at the end, because the rest before it is settled."""
+        self.taken = self.taken.settle(rest)
+        self.uncovered, self.next_offset = [], max(self.next_offset, self.end)
 
 
 class TopicReader:
@@ -95,6 +114,7 @@ class TopicReader:
                 "enable.auto.commit": False,
                 # A position that the topic no longer has is an error: a person must decide whether to skip events.
                 "auto.offset.reset": "error",
+                "enable.partition.eof": True,
             }
         )
         self._thread = threading.Thread(target=self._read_until_stopped, name=f"kingdom-read-{topic}", daemon=True)
@@ -168,6 +188,7 @@ class TopicReader:
                 self._limit_buffer()
                 self._receive(self._fetch())
                 self._take_again()
+                self._settle_ends()
             except (KafkaException, KingdomError, RuntimeError) as error:
                 _log.warning("cannot read from Kafka; trying again", topic=self.topic, error=str(error))
                 self._lose_partitions()
@@ -196,9 +217,17 @@ class TopicReader:
     def _receive(self, messages: Sequence[Message]) -> None:
         for message in messages:
             if problem := message.error():
-                _log.error("cannot read a partition", topic=self.topic, error=problem.str())
+                self._note_problem(message, problem)
         if self._buffer([message for message in messages if not message.error()]):
             self._call_in_loop(self._on_messages)
+
+    def _note_problem(self, message: Message, problem: KafkaError) -> None:
+        if problem.code() != KafkaError._PARTITION_EOF:
+            _log.error("cannot read a partition", topic=self.topic, error=problem.str())
+            return
+        with self._lock:
+            if partition := self._partitions.get(message.partition() or 0):
+                partition.end, partition.ended_at = _offset(message), time.monotonic()
 
     def _buffer(self, messages: Sequence[Message]) -> bool:
         with self._lock:
@@ -217,9 +246,9 @@ class TopicReader:
             is_full = not self._room.wait_for(lambda: not self._is_full(), _ROOM_SECONDS)
         if is_full == self._paused:
             return
-        self._paused = is_full
-        change = self._consumer.pause if self._paused else self._consumer.resume
+        change = self._consumer.pause if is_full else self._consumer.resume
         change(self._consumer.assignment())
+        self._paused = is_full
 
     def _is_full(self) -> bool:
         return sum(len(each.messages) for each in self._partitions.values()) >= _BUFFERED
@@ -236,6 +265,8 @@ class TopicReader:
                 else:
                     break
         consumer.incremental_assign(partitions)
+        if self._paused:
+            consumer.pause(partitions)
 
     def _take_again(self) -> None:
         """Take lost partitions again. The brokers still give them to this process, else they would be revoked."""
@@ -246,6 +277,32 @@ class TopicReader:
             partition = self._take(place)
             self._consumer.seek(place)
             self._own(partition)
+
+    def _settle_ends(self) -> None:
+        """Settle what comes after the last events of idle partitions, such as transaction markers.
+
+        Retention may remove it. A position before the remaining offsets would look as if events were lost.
+        """
+        now = time.monotonic()
+        with self._lock:
+            rests = {number: rest for number, each in self._partitions.items() if (rest := each.rest(now))}
+        if not rests:
+            return
+        # Nothing changes meanwhile, because this thread receives the messages, and now it waits.
+        idle = [self._partitions[number] for number in rests]
+        for each in idle:
+            each.ended_at = now
+        settling = self._inbox.settle(self.topic, {each.number: each.taken for each in idle}, rests)
+        try:
+            settled = self._wait_for(asyncio.run_coroutine_threadsafe(settling, self._loop))
+        except KingdomError as error:
+            _log.warning("cannot settle the ends of partitions; trying again", topic=self.topic, error=str(error))
+            return
+        for each in idle:
+            if each.number in settled:
+                each.skip(rests[each.number])
+            else:
+                each.is_lost = True
 
     def _own(self, partition: OwnedPartition) -> None:
         with self._lock:
@@ -259,12 +316,12 @@ class TopicReader:
         place.offset = taken.next_offset
         return OwnedPartition(place.partition, taken, next_offset=taken.next_offset)
 
-    def _wait_for(self, taking: Future[TakenPartition]) -> TakenPartition:
+    def _wait_for(self, answer: Future[_T]) -> _T:
         # The inbox limits the time. A second attempt beside the first one would have to compete with it.
         while not self._stopping.is_set():
-            if wait([taking], _POLL_SECONDS).done:
-                return taking.result()
-        taking.cancel()
+            if wait([answer], _POLL_SECONDS).done:
+                return answer.result()
+        answer.cancel()
         raise Unavailable("the bus closes")
 
     def _revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -278,7 +335,7 @@ class TopicReader:
             self._loop.call_soon_threadsafe(call)
 
 
-def _without(start: int, end: int, handled: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _without(start: int, end: int, handled: Ranges) -> list[tuple[int, int]]:
     """Return the parts of a range of offsets that are not handled."""
     parts = []
     for handled_start, handled_end in handled:

@@ -3,10 +3,9 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from kingdom.backends.kafka.batches import OpenBatches, OpenDelivery
-from kingdom.backends.kafka.inbox import in_sql
+from kingdom.backends.kafka.inbox import settlement
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.backends.postgres.writing import outcome_statement
 from kingdom.bus.delivery import Delivery
@@ -36,8 +35,13 @@ class KafkaTransaction(PostgresTransaction):
         found = self.batches.find([each.position for each in deliveries])
         owned: set[tuple[str, int]] = set()
         for (stream, topic), places in _by_topic(found).items():
-            numbers = {each.partition.number: each.partition.taken.epoch for each in places}
-            parameters = {"stream": stream, "topic": topic, **_owned(numbers)}
+            epochs = {each.partition.number: each.partition.taken.epoch for each in places}
+            parameters = {
+                "stream": stream,
+                "topic": topic,
+                "partitions": list(epochs),
+                "epochs": list(epochs.values()),
+            }
             rows = await self._lock("hold_partitions", parameters)
             owned |= {(topic, row["partition"]) for row in rows}
             self.held_at = next((row["now"] for row in rows), self.held_at)
@@ -73,18 +77,11 @@ class KafkaTransaction(PostgresTransaction):
 
     async def _record_offsets(self, places: Sequence[OpenDelivery]) -> None:
         for (stream, topic), group in _by_topic({each.delivery.position: each for each in places}).items():
-            numbers = {each.partition.number: each.partition.taken.epoch for each in group}
-            known = {each.partition.number: each.partition.taken.handled for each in group}
+            partitions = {each.partition.number: each.partition.taken for each in group}
             offsets: dict[int, list[tuple[int, int]]] = defaultdict(list)
             for each in group:
                 offsets[each.partition.number] += each.offsets
-            parameters = {
-                "stream": stream,
-                "topic": topic,
-                **_owned(numbers),
-                "known": [in_sql(known[number]) for number in sorted(numbers)],
-                "offsets": [in_sql(offsets[number]) for number in sorted(numbers)],
-            }
+            parameters = settlement(stream, topic, partitions, offsets)
             rows = await self._lock("settle_partitions", parameters)
             settled = {row["partition"] for row in rows}
             if lost := [each for each in group if each.partition.number not in settled]:
@@ -134,9 +131,3 @@ def _by_topic(places: Mapping[int, OpenDelivery]) -> dict[tuple[str, str], list[
     for each in places.values():
         groups[each.delivery.stream, each.topic].append(each)
     return groups
-
-
-def _owned(epochs: Mapping[int, int]) -> dict[str, Any]:
-    """Return partitions and their epochs as parameters."""
-    numbers = sorted(epochs)
-    return {"partitions": numbers, "epochs": [epochs[number] for number in numbers]}

@@ -16,12 +16,15 @@ from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import LogCursor, LogEntry, LoggedEntry
 from kingdom.bus.port import EventCopy, Put
 from kingdom.bus.record import Record, RecordKind, RecordQuery
+from kingdom.bus.stream import Stream
 from kingdom.errors import MalformedEvent
 
 # The hint that the courier has events to send. No worker waits for a stream of this name.
 COURIER_HINT = "courier/"
 # Transports limit the size of a message, by default to a million bytes with its headers.
 CARRIED_BYTES_MAX = 900_000
+# An entry of an index has at most 2,704 bytes, which the key shares with the name of its stream.
+KEY_BYTES_MAX = 2000
 _encode = msgspec.json.Encoder().encode
 
 
@@ -94,8 +97,18 @@ def hint_of(copy: EventCopy) -> str:
     return COURIER_HINT if is_carried(copy) else copy.stream.name
 
 
+def refuse_long_key(stream: Stream, envelope: Envelope) -> None:
+    """Raise MalformedEvent if the outbox could not take in an event of a transport, because its key is too long."""
+    if stream.ordered and envelope.partition_key and len(envelope.partition_key.encode()) > KEY_BYTES_MAX:
+        raise MalformedEvent(
+            f"{envelope.type}: a partition_key of stream {stream.name} has {KEY_BYTES_MAX} bytes at most: publish a"
+            " shorter one, such as a hash"
+        )
+
+
 def carried_value(copy: EventCopy) -> str:
     """Return the envelope of an EventCopy as its transport carries it. Refuse what is too large."""
+    refuse_long_key(copy.stream, copy.envelope)
     value = to_json(copy.envelope.to_wire())
     if len(value.encode()) > CARRIED_BYTES_MAX:
         raise MalformedEvent(
