@@ -117,9 +117,10 @@ def test_a_run_of_claude_continues_after_crashes() -> None:
 
 
 @pytest.mark.variants
-def test_every_broken_variant_is_caught() -> None:
-    code, figures = sweep("--backend", "files", "--points", "0")
-    assert figures["backends"]["files"]["variants_caught"] == dict.fromkeys(VARIANTS, True)
+@pytest.mark.parametrize("backend", ["files", "postgres"])
+def test_every_broken_variant_is_caught(backend: str) -> None:
+    code, figures = sweep("--backend", backend, "--points", "0")
+    assert figures["backends"][backend]["variants_caught"] == dict.fromkeys(VARIANTS, True)
     assert (code, figures["details"]) == (0, [])
 
 
@@ -132,14 +133,14 @@ def test_the_sweep_fails_with_a_broken_variant() -> None:
     assert code == 1
 
 
-# The part variants of the proof has the broken variants on files.
+# The part variants of the proof has the broken variants.
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
     "store",
     [pytest.param("files", marks=pytest.mark.sweep_files), pytest.param("postgres", marks=pytest.mark.sweep_postgres)],
 )
 def test_a_run_continues_after_a_crash_at_any_step(store: str) -> None:
-    code, figures = sweep("--backend", store, *(["--no-variants"] if store == "files" else []))
+    code, figures = sweep("--backend", store, "--no-variants")
     assert code == 0, "\n".join(figures["details"])
 
 
