@@ -61,7 +61,7 @@ class MeasuredRelay:
         await self._bus.publish(*map(ping, range(TICK_EVENTS)))
         async with self._connection.transaction():
             buffers = await self._explain("lock_courier")
-            buffers += await self._explain("add_tick", sent=self._sent)
+            buffers += await self._explain("add_tick", begun=self._sent)
         buffers += await self._explain("unsent_ticks", sent=self._sent)
         (tick,) = await self._queue.take_ticks(self._sent)
         buffers += await self._explain("events_of_tick", snapshot=tick.snapshot, earlier=tick.earlier, after=0)
