@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from itertools import count
 from typing import LiteralString
 
 import pytest
@@ -10,13 +11,14 @@ from psycopg import AsyncConnection
 
 from kingdom.backends.kafka import Brokers, Courier, courier_queue
 from kingdom.backends.kafka import courier as courier_module
-from kingdom.backends.kafka.courier_queue import CourierQueue
+from kingdom.backends.kafka.courier_queue import CourierQueue, CourierTerm
 from kingdom.backends.postgres import PostgresBus
 from kingdom.bus import Envelope
 from kingdom.errors import Unavailable
 from tests.integration.kafka.counting import placed
 from tests.integration.kafka.topics import payloads, run_until_first_piece, send_everything
 from tests.integration.running import eventually, rows
+from tests.patience import PATIENCE_SECONDS
 
 _LOCK = 7
 _WAITS = """SELECT 1 FROM pg_locks JOIN pg_database ON database = pg_database.oid
@@ -87,6 +89,45 @@ async def test_events_after_a_failover_that_has_lost_a_tick_are_all_sent(
     courier.stop()
     await running
     assert [payload["number"] for payload in payloads(brokers, "orders")] == [0, 1, 10, 11, 12, 13]
+
+
+async def test_a_courier_waits_for_events_after_a_failover_that_has_lost_a_tick_with_all_its_events(
+    bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier_module, "PIECE_EVENTS", 2)
+    await bus.publish(*(placed(number) for number in range(4)))
+    await run_until_first_piece(Courier(bus, brokers), monkeypatch)
+    await rows(bus, "TRUNCATE kingdom.courier_event RESTART IDENTITY")
+    await rows(bus, "DELETE FROM kingdom.courier_tick")
+    waits, wait = asyncio.Event(), CourierQueue.wait
+
+    async def note_and_wait(queue: CourierQueue, at_most: timedelta) -> None:
+        waits.set()
+        await wait(queue, at_most)
+
+    monkeypatch.setattr(CourierQueue, "wait", note_and_wait)
+    courier = Courier(bus, brokers)
+    running = asyncio.create_task(courier.run())
+    async with asyncio.timeout(PATIENCE_SECONDS / 2):
+        await waits.wait()
+    courier.stop()
+    await running
+
+
+async def test_an_unexpected_error_of_a_renewal_ends_the_courier(
+    bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold, calls = CourierQueue.hold, count(1)
+
+    async def fail_once(queue: CourierQueue, holder: str, lease: timedelta) -> CourierTerm | None:
+        if next(calls) == 2:
+            raise LookupError("a damaged index")
+        return await hold(queue, holder, lease)
+
+    monkeypatch.setattr(CourierQueue, "hold", fail_once)
+    with pytest.raises(LookupError, match="damaged"):
+        async with asyncio.timeout(PATIENCE_SECONDS / 2):
+            await Courier(bus, brokers, lease=timedelta(seconds=1)).run()
 
 
 async def test_a_piece_of_large_events_has_fewer_of_them(bus: PostgresBus, monkeypatch: pytest.MonkeyPatch) -> None:

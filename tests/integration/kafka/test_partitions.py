@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from kingdom.backends.kafka import KafkaBus, topic_reader
+from kingdom.backends.kafka.inbox import Inbox, TakenPartition
 from kingdom.backends.kafka.topic_reader import TopicReader
 from kingdom.backends.postgres import PostgresBus
 from kingdom.backends.postgres.connection import Call, Connection, Rows
@@ -154,6 +155,64 @@ async def test_partitions_that_a_process_gets_while_reading_pauses_are_paused_to
 
         await eventually(would_have_fetched)
         assert sum(len(each.messages) for each in reader._partitions.values()) < 50
+
+
+@pytest.mark.kafka
+async def test_a_partition_that_was_taken_away_while_reading_pauses_is_read_when_it_comes_back(
+    kafka_bus: Open, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_reader, "_BUFFERED", 20)
+    monkeypatch.setattr(topic_reader, "_FETCHED_AT_ONCE", 10)
+    monkeypatch.setattr(topic_reader, "_ROOM_SECONDS", 0.01)
+    await bus.publish(*(placed(number, key) for number in range(50) for key in "abcdefgh"))
+    async with kafka_bus() as owner:
+        reader = await open_reader(owner)
+
+        async def is_paused() -> bool:
+            return reader._paused
+
+        async def reads_again() -> bool:
+            return not reader._paused
+
+        await eventually(is_paused)
+        async with kafka_bus() as passing:
+            await open_reader(passing)
+            await until_it_owns(owner, 2)
+            # There is room from now on, so nothing pauses again.
+            monkeypatch.setattr(topic_reader, "_BUFFERED", 10_000)
+            await eventually(reads_again)
+        await until_it_owns(owner, 4)
+        async with at_work(owner, counting(), "orders"):
+            for key in "abcdefgh":
+                await until_handled(owner, list(range(50)), key)
+
+
+@pytest.mark.kafka
+async def test_a_reader_goes_on_after_an_unexpected_error(
+    kafka_bus: Open, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, errors = Inbox.take_partition, [ValueError("a damaged index")]
+
+    async def fail_once(inbox: Inbox, *arguments: Any) -> TakenPartition:
+        if errors:
+            raise errors.pop()
+        return await take(inbox, *arguments)
+
+    monkeypatch.setattr(Inbox, "take_partition", fail_once)
+    monkeypatch.setattr(topic_reader, "_PAUSE_SECONDS", 0.01)
+    await bus.publish(*(placed(0, key) for key in "abcdefgh"))
+    async with kafka_bus() as owner, at_work(owner, counting(), "orders"):
+        for key in "abcdefgh":
+            await until_handled(owner, [0], key)
+    assert errors == []
+
+
+async def test_the_epoch_of_an_owner_that_a_failover_has_lost_is_not_used_again(bus: PostgresBus) -> None:
+    inbox = Inbox(bus, "orders")
+    earlier = await inbox.take_partition("orders", 0, 0)
+    lost = await inbox.take_partition("orders", 0, 0)
+    await rows(bus, "UPDATE kingdom.inbox_partition SET epoch = %s", earlier.epoch)
+    assert (await inbox.take_partition("orders", 0, 0)).epoch > lost.epoch > earlier.epoch
 
 
 @pytest.mark.kafka

@@ -113,14 +113,15 @@ class Courier:
         repeat_at, report_at = time.monotonic() + _REPEAT_SECONDS, 0.0
         while not self._stopping.is_set() and self._holds():
             first = position.tick - (position.seq is not None)
-            for tick in await self._queue.take_ticks(first, begun=position.tick):
+            ticks = await self._queue.take_ticks(first, begun=position.tick)
+            for tick in ticks:
                 if self._stopping.is_set():
                     break
                 position = await self._send_tick(writer, tick, position)
             if position.seq is None and position.tick > reported and time.monotonic() >= report_at:
                 await self._queue.note_sent(position.tick)
                 reported, report_at = position.tick, time.monotonic() + _REPORT_SECONDS
-            if position.tick > first:
+            if ticks:
                 repeat_at = time.monotonic() + _REPEAT_SECONDS
             elif time.monotonic() > repeat_at and position.tick:
                 await self._call(partial(writer.send, position.tick, (), position))
@@ -139,6 +140,8 @@ class Courier:
         finally:
             self._holding.cancel()
             await asyncio.wait({self._holding})
+        if not self._holding.cancelled():
+            self._holding.result()
 
     async def _renew_until_lost(self) -> None:
         while True:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from kingdom.backends.kafka.brokers import Brokers
 from kingdom.backends.kafka.inbox import Inbox, Ranges, TakenPartition
@@ -189,7 +189,7 @@ class TopicReader:
                 self._receive(self._fetch())
                 self._take_again()
                 self._settle_ends()
-            except (KafkaException, KingdomError, RuntimeError) as error:
+            except Exception as error:  # noqa: BLE001 - without its thread this process would read the topic no more
                 _log.warning("cannot read from Kafka; trying again", topic=self.topic, error=str(error))
                 self._lose_partitions()
                 self._stopping.wait(_PAUSE_SECONDS)
@@ -259,7 +259,7 @@ class TopicReader:
             while not self._stopping.is_set():
                 try:
                     self._own(self._take(each))
-                except (KafkaException, KingdomError) as error:
+                except Exception as error:  # noqa: BLE001 - the client would go on without the partition
                     _log.warning("cannot take a partition; trying again", topic=self.topic, error=str(error))
                     self._stopping.wait(_PAUSE_SECONDS)
                 else:
@@ -328,6 +328,8 @@ class TopicReader:
         with self._lock:
             for each in partitions:
                 self._partitions.pop(each.partition, None)
+        # The client remembers the pause of a partition that it loses, and would not read it when it gets it back.
+        consumer.resume(partitions)
         consumer.incremental_unassign(partitions)
 
     def _call_in_loop(self, call: Callable[[], None]) -> None:

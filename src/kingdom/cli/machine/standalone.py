@@ -72,7 +72,7 @@ async def run_courier(call: CommandCall, metrics_host: str, metrics_port: int | 
     await refuse_old_store(call.settings)
     registry, prefix = CollectorRegistry(), call.settings.metrics_prefix
     metrics = CourierMetrics(registry, prefix=prefix)
-    async with call.bus(application) as bus:
+    async with call.bus(application, connections=CONNECTIONS) as bus:
         courier = courier_of(bus, call.settings)
 
         async def refresh() -> None:
