@@ -20,6 +20,7 @@ from bench.engine.process_times import ProcessTimes
 from kingdom.bootstrap import open_bus
 from kingdom.bus.port import Bus
 from kingdom.bus.worker import Worker
+from kingdom.cli.framework.long_running import collect_garbage_rarely
 from kingdom.log_output import configure_logs
 from kingdom.soldiers.host.host import SoldierHost
 from kingdom.soldiers.sandbox.sandbox import SandboxProfile
@@ -127,6 +128,8 @@ async def measure(dsn: str, runs: int) -> ProcessTimes:
             open_bus(dsn, app.topology, app.kinds, connections=CONNECTIONS) as bus,
             kingdom_at_work(bus, dsn, Path(directory)),
         ):
+            # As every role does before it begins.
+            collect_garbage_rarely()
             began = ProcessTimes.now()
             await start_runs(bus, runs)
             await wait_until_completed(dsn)

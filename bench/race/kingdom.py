@@ -9,10 +9,12 @@ from bench.race.player import Contestant, Job, Progress, batches, payload, play,
 from kingdom.backends.postgres import PostgresBus, migrate
 from kingdom.bus import Dispatcher, Envelope, Event, Record, RecordKind, Stream, Topology, Transaction, Worker
 from kingdom.bus.metrics import WorkerMetrics
+from kingdom.cli.framework.long_running import collect_garbage_rarely
 from kingdom.log_output import configure_logs
 
 KEYS = 1000
 STREAM = "race"
+_WORKER_ROLES = ("drain", "record", "receive")
 _KIND = RecordKind(name="pong", directories={"WRITTEN": "written"})
 _Reaction = Callable[[Event[Any], Transaction], Awaitable[None]]
 
@@ -34,6 +36,9 @@ class Kingdom(Contestant):
         topology = Topology([Stream(name=STREAM, subscribes=frozenset({"Ping"}), ordered=bool(self._keys))])
         self._bus = PostgresBus(job.dsn, topology, [_KIND])
         await self._bus.__aenter__()
+        if job.role in _WORKER_ROLES:
+            # As `kingdom bus work` does before it begins.
+            collect_garbage_rarely()
 
     async def publish(self, job: Job) -> None:
         """Publish one batch per transaction."""

@@ -35,7 +35,7 @@ def test_one_terminal_publishes_another_handles_and_a_third_shows(terminal: Term
         eventually(lambda: statuses(dsn)[published["eventId"]] == "DONE" and "done")
         worker.process.send_signal(signal.SIGTERM)
         assert worker.ends() == 0
-        assert worker.lines_about("worker ended")[0]["cut_off"] is False
+        assert worker.lines_about("ended")[0]["cut_off"] is False
 
 
 def test_every_log_line_of_a_delivery_names_its_event(terminal: Terminal) -> None:
@@ -107,7 +107,7 @@ def test_the_first_signal_lets_a_running_handler_finish(terminal: Terminal, dsn:
     with terminal.worker() as worker:
         worker.logs("placing")
         worker.process.send_signal(signal.SIGTERM)
-        worker.logs("worker stopping")
+        worker.logs("stopping")
         (late,) = orders(terminal, 1)
         assert worker.process.poll() is None
         (tmp_path / "go").touch()
@@ -124,10 +124,10 @@ def test_the_second_signal_cancels_handlers_without_counting_their_attempts(
     with terminal.worker(last_wait=PATIENCE_SECONDS) as worker:
         worker.logs("placing")
         worker.process.send_signal(number)
-        worker.logs("worker stopping")
+        worker.logs("stopping")
         worker.process.send_signal(number)
         assert worker.ends() == 1
-        assert worker.lines_about("worker ended")[0]["cut_off"] is True
+        assert worker.lines_about("ended")[0]["cut_off"] is True
     assert [(row["status"], row["attempt_count"], row["crash_count"]) for row in open_rows(dsn)] == [
         ("PENDING", 0, 0)
     ] * 3

@@ -53,6 +53,7 @@ def test_the_mutants_of_these_tests_exist(name: str) -> None:
 
 
 @pytest.mark.mutants
+@pytest.mark.timeout(7200)
 def test_almost_every_mutant_of_the_bus_is_killed_and_every_survivor_is_explained() -> None:
     result = bench("mutants", ends_with=0)
     assert json.loads(result.stdout.splitlines()[-1])["killed_share"] >= KILLED_MIN

@@ -1,4 +1,3 @@
-import os
 import shutil
 from collections.abc import Mapping
 from functools import partial
@@ -11,14 +10,11 @@ from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from kingdom.soldiers.redaction import REDACTED, Redaction
 from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from kingdom.soldiers.workplace.checkout_setup import (
-    PORTS_PER_RUN,
     CheckoutSetup,
     CheckoutSetupFailed,
-    assign_port_base,
     copied_secrets,
     set_up_checkout,
 )
-from kingdom.soldiers.workplace.host_folders import HostFolders
 from tests.integration.soldiers.processes import growing_limits
 from tests.integration.soldiers.sources import a_tree, make_source, processes_in, run
 
@@ -202,34 +198,3 @@ async def test_secrets_of_copied_env_files_are_redacted_in_the_setup_log_even_if
     await prepared(tree, checkout_setup, folder=notes, environment=ENVIRONMENT)
     assert (notes / f"{tree.id}.log").read_text() == f"DB_PASSWORD={REDACTED}\n" * 2
     assert copied_secrets(tree, checkout_setup, folder=notes) == {"hunter2hunter2"}
-
-
-def test_no_two_runs_of_a_host_share_a_port(tmp_path: Path) -> None:
-    folders = HostFolders(tmp_path)
-    folders.create()
-    bases = [assign_port_base(folders, f"wf-{number}") for number in range(50)]
-    ports = [base + offset for base in bases for offset in range(PORTS_PER_RUN)]
-    assert len(set(ports)) == len(ports)
-    assert [assign_port_base(HostFolders(tmp_path), f"wf-{number}") for number in range(50)] == bases
-
-
-async def test_the_ports_of_a_removed_run_are_given_to_another_run(tmp_path: Path) -> None:
-    folders = HostFolders(tmp_path)
-    folders.create()
-    first, _ = assign_port_base(folders, "wf-1"), assign_port_base(folders, "wf-2")
-    await folders.remove_run("wf-1")
-    assert assign_port_base(folders, "wf-3") == first
-
-
-def test_if_all_ports_are_taken_the_run_with_the_oldest_request_loses_its_ports(tmp_path: Path) -> None:
-    folders = HostFolders(tmp_path)
-    folders.create()
-    for number in range(2075):
-        claim = folders.run(f"wf-{number}") / "ports"
-        claim.parent.mkdir(parents=True)
-        claim.write_text(f"{12_000 + PORTS_PER_RUN * number}\n")
-        os.utime(claim, (1000 + number, 1000 + number))
-    assert assign_port_base(folders, "wf-last") == 32_750
-    assert assign_port_base(folders, "wf-0") == 12_000
-    assert assign_port_base(folders, "wf-one-more") == 12_010
-    assert assign_port_base(folders, "wf-1") == 12_020

@@ -1,11 +1,9 @@
 """`kingdom bus work`: run a worker process."""
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import structlog
 import typer
@@ -28,7 +26,7 @@ from kingdom.cli.framework.long_running import (
     MetricsHost,
     MetricsPort,
     refuse_old_store,
-    stop_on_signals,
+    run_until_stopped,
 )
 from kingdom.errors import Misconfigured
 from kingdom.log_output import configure_logs
@@ -90,12 +88,13 @@ async def work(
             metrics=worker_metrics,
         )
         refresh = partial(BacklogMetrics(registry, prefix=prefix).refresh, operations_of(bus), streams)
-        metrics = serving_metrics(registry, refresh, host=metrics_host, port=metrics_port)
-        on_removed = partial(log_clean_up, bus, _ACTOR)
-        async with metrics:
+        async with serving_metrics(registry, refresh, host=metrics_host, port=metrics_port):
+            on_removed = partial(log_clean_up, bus, _ACTOR)
             retention = run_retention(operations_of(bus), application.retention, on_removed=on_removed)
-            async with _in_background(retention, report_throughput(bus, worker_metrics.handled)):
-                return await _run(worker, streams)
+            background = [retention, report_throughput(bus, worker_metrics.handled)]
+            ready = partial(_log.info, "worker started", worker=worker.name, streams=streams)
+            cut_off = await run_until_stopped([worker], background, on_ready=ready)
+    return exit_code.FAILED if cut_off else None
 
 
 def _application(name: str | None) -> Application:
@@ -113,26 +112,3 @@ def _streams(application: Application, chosen: Sequence[str]) -> list[str]:
     if not streams:
         raise Misconfigured("the application declares only families of streams: name members with --stream")
     return streams
-
-
-@asynccontextmanager
-async def _in_background(*jobs: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(job) for job in jobs]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _run(worker: Worker, streams: Sequence[str]) -> int | None:
-    def stop(at_once: bool) -> None:  # noqa: FBT001 - the signal handler passes it by position
-        _log.info("worker stopping", worker=worker.name, at_once=at_once)
-        worker.stop(at_once=at_once)
-
-    received = stop_on_signals(stop)
-    _log.info("worker started", worker=worker.name, streams=list(streams))
-    await worker.run()
-    _log.info("worker ended", worker=worker.name, cut_off=received.ends_at_once)
-    return exit_code.FAILED if received.ends_at_once else None

@@ -26,14 +26,9 @@ from kingdom.soldiers.sandbox.model_proxy import ModelProxy
 from kingdom.soldiers.sandbox.programs import folders_of_tools, toolchain_environment, toolchain_programs, user_home
 from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from kingdom.soldiers.sandbox.vendors import Upstream
-from kingdom.soldiers.workplace.checkout_setup import (
-    PORT_VARIABLE,
-    CheckoutSetup,
-    assign_port_base,
-    copied_secrets,
-    set_up_checkout,
-)
+from kingdom.soldiers.workplace.checkout_setup import CheckoutSetup, copied_secrets, set_up_checkout
 from kingdom.soldiers.workplace.host_folders import HostFolders
+from kingdom.soldiers.workplace.run_ports import PORT_VARIABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +97,7 @@ class Workplace:
         self.home.mkdir(parents=True, exist_ok=True)
         temporary = AgentFile(self.home, "tmp")
         temporary.make_folder()
-        ports = {PORT_VARIABLE: str(assign_port_base(self.folders, self.workflow_id))}
+        ports = {PORT_VARIABLE: str(self.folders.ports.base(self.workflow_id))}
         places = {
             **self.agent_environment.tool_environment(self.environment),
             "HOME": str(self.home),

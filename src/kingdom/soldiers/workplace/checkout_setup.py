@@ -1,4 +1,4 @@
-"""Set up a fresh checkout: copy files that git ignores, run a setup script, and assign ports.
+"""Set up a fresh checkout: copy files that git ignores, and run a setup script.
 
 A checkout is set up once, before its first agent. The setup script is the command that the settings contain for the
 repository, or else `.kingdom/setup.sh` in the checkout. The script runs in the sandbox of agents, within a time limit,
@@ -20,16 +20,10 @@ from kingdom.soldiers.files.agent_files import AgentFile
 from kingdom.soldiers.processes.program import start_program
 from kingdom.soldiers.redaction import DEFAULT_REDACTION, RedactedFile, Redaction, secrets_in
 from kingdom.soldiers.sandbox.sandbox import Sandbox
-from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.text import with_reason
 
-PORTS_PER_RUN = 10
-PORT_VARIABLE = "KINGDOM_PORT_BASE"
 SETUP_LIMIT = timedelta(minutes=10)
 _SCRIPT = Path(".kingdom", "setup.sh")
-# These ports are below the range from which the kernel assigns ports.
-_PORT_FIRST, _PORT_END = 12_000, 32_760
-_PORT_FILE = "ports"
 _SHOWN_BYTES = 2000
 
 
@@ -86,26 +80,6 @@ def copied_secrets(tree: CheckoutSpec, checkout_setup: CheckoutSetup, *, folder:
         return set()
     files = [checkout_setup.files / tree.git_id / name for name in _recorded_env_files(tree, folder)]
     return {secret for file in files for secret in secrets_in(_variables(file))}
-
-
-def assign_port_base(folders: HostFolders, workflow_id: str) -> int:
-    """Return the first of a run's ten ports.
-
-    A run keeps its ports. If no ports are free, a new run gets those that were not used for the longest time.
-    """
-    file = folders.run(workflow_id) / _PORT_FILE
-    if (own := _read_port_base(file)) is not None:
-        file.touch()
-        return own
-    found = ((_read_port_base(other), other) for other in folders.runs.glob(f"*/{_PORT_FILE}"))
-    others = {base: other for base, other in found if base is not None}
-    free = (base for base in range(_PORT_FIRST, _PORT_END, PORTS_PER_RUN) if base not in others)
-    if (base := next(free, None)) is None:
-        # There are far more port blocks than agents, so the least recently used block belongs to an ended run.
-        base, oldest = min(others.items(), key=lambda item: _last_used_at(item[1]))
-        oldest.unlink(missing_ok=True)
-    write_atomically(file, f"{base}\n")
-    return base
 
 
 async def _copy(tree: CheckoutSpec, checkout_setup: CheckoutSetup, folder: Path, ignored: IgnoredFilter) -> None:
@@ -190,17 +164,3 @@ def _variables(file: Path) -> dict[str, str]:
         return {}
     pairs = (line.removeprefix("export ").partition("=") for line in lines if "=" in line)
     return {name.strip(): value.strip().strip("\"'") for name, _, value in pairs}
-
-
-def _last_used_at(port_file: Path) -> float:
-    try:
-        return port_file.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _read_port_base(port_file: Path) -> int | None:
-    try:
-        return int(port_file.read_text())
-    except (OSError, ValueError):
-        return None

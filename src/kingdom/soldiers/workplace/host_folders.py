@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kingdom.soldiers.files.removal import remove_tree
+from kingdom.soldiers.workplace.run_ports import RunPorts
 
 _PEOPLE = "people"
 
@@ -29,6 +30,7 @@ class HostFolders:
         self.results = results or self.directory / "state" / "results"
         self.repositories = self.directory / "repositories"
         self.runs = self.directory / "runs"
+        self.ports = RunPorts(self.runs)
         self.work_spaces = self.directory / "workspace"
         self.sessions = self.directory / "logs" / "sessions"
         self.copying = self.directory / "copying"
