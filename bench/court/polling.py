@@ -1,4 +1,4 @@
-"""A court whose roles ignore wake-ups and poll once per second: the bound on latency must detect it."""
+"""A court whose roles ignore wake-ups and poll every three seconds: the bound on latency must detect it."""
 
 import asyncio
 import sys
@@ -21,7 +21,7 @@ def ignore_wakeups(court: CourtProcesses) -> None:
 
 
 async def _sleep(_hints: Hints, _streams: Collection[str], _at_most: timedelta) -> None:
-    await asyncio.sleep(1)
+    await asyncio.sleep(3)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from textwrap import fill
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from bench.race.figures import LATENCY, Cell, Figures
 
+_LINE_WIDTH = 120
 _TITLE = "events per second [processor µs per event: client + server]; latency p50/p99 in ms; medians over the rounds"
 
 PAGE_BEGINS, PAGE_ENDS = "<!-- bench.race begins -->", "<!-- bench.race ends -->"
@@ -52,7 +54,7 @@ def fill_page(figures: Figures, page: Path, about: str, chart: Path | None) -> N
         for bound in figures.bounds()
     ]
     parts = [
-        f"{about}: {_TITLE}.",
+        fill(f"{about}: {_TITLE}.", _LINE_WIDTH),
         _markdown(("Side", *columns), sides),
         _markdown(("Bound", "Figure", "Limit"), limits),
         *([f"![The rates of all sides]({chart.relative_to(page.parent)})"] if chart else []),
