@@ -50,13 +50,18 @@ def fill_page(figures: Figures, page: Path, about: str, chart: Path | None) -> N
         for side in figures.sides()
     ]
     limits = [
-        (bound.name, f"{bound.value:.2f}", f"{'at most' if bound.at_most else 'at least'} {bound.limit:.2f}")
+        (
+            bound.name,
+            f"{bound.value:.2f}",
+            f"{'at most' if bound.at_most else 'at least'} {bound.limit:.2f}",
+            "yes" if bound.holds else "**no**",
+        )
         for bound in figures.bounds()
     ]
     parts = [
         fill(f"{about}: {_TITLE}.", _LINE_WIDTH),
         _markdown(("Side", *columns), sides),
-        _markdown(("Bound", "Figure", "Limit"), limits),
+        _markdown(("Bound", "Figure", "Limit", "Holds"), limits),
         *([f"![The rates of all sides]({chart.relative_to(page.parent)})"] if chart else []),
         *(f"`{side}` was not there: {reason}" for side, reason in figures.absent.items()),
     ]

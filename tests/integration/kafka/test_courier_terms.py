@@ -1,10 +1,11 @@
 """A courier keeps its role and its place: over long calls, without brokers, and after the server has lost ticks."""
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from itertools import count
-from typing import LiteralString
+from typing import Any, LiteralString
 
 import pytest
 from psycopg import AsyncConnection
@@ -12,6 +13,7 @@ from psycopg import AsyncConnection
 from kingdom.backends.kafka import Brokers, Courier, courier_queue
 from kingdom.backends.kafka import courier as courier_module
 from kingdom.backends.kafka.courier_queue import CourierQueue, CourierTerm
+from kingdom.backends.kafka.topic_writer import TopicWriter
 from kingdom.backends.postgres import PostgresBus
 from kingdom.bus import Envelope
 from kingdom.errors import Unavailable
@@ -127,6 +129,30 @@ async def test_an_unexpected_error_of_a_renewal_ends_the_courier(
     monkeypatch.setattr(CourierQueue, "hold", fail_once)
     with pytest.raises(LookupError, match="damaged"):
         async with asyncio.timeout(PATIENCE_SECONDS / 2):
+            await Courier(bus, brokers, lease=timedelta(seconds=1)).run()
+
+
+async def test_an_unexpected_error_of_a_renewal_ends_a_courier_that_is_sending(
+    bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold, calls, failed, send = CourierQueue.hold, count(1), threading.Event(), TopicWriter.send
+
+    async def fail_once(queue: CourierQueue, holder: str, lease: timedelta) -> CourierTerm | None:
+        if next(calls) == 2:
+            failed.set()
+            raise LookupError("a damaged index")
+        return await hold(queue, holder, lease)
+
+    def send_late(writer: TopicWriter, *arguments: Any) -> None:
+        assert failed.wait(PATIENCE_SECONDS / 2)
+        send(writer, *arguments)
+
+    monkeypatch.setattr(courier_module, "PIECE_EVENTS", 2)
+    monkeypatch.setattr(CourierQueue, "hold", fail_once)
+    monkeypatch.setattr(TopicWriter, "send", send_late)
+    await bus.publish(*(placed(number) for number in range(4)))
+    with pytest.raises(LookupError, match="damaged"):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await Courier(bus, brokers, lease=timedelta(seconds=1)).run()
 
 

@@ -126,7 +126,11 @@ def test_slow_sides_get_fewer_events_but_enough_for_their_batches() -> None:
 def test_a_page_gets_the_figures_between_its_marks_and_keeps_the_rest(tmp_path: Path) -> None:
     page, chart = tmp_path / "scale.md", tmp_path / "images" / "race.png"
     page.write_text(f"before\n\n{PAGE_BEGINS}\nold\n{PAGE_ENDS}\n\nafter\n")
-    figures = race((BARE, DRAIN, sample(rate=1234, cost=100)), (KINGDOM, DRAIN, sample(cost=125)))
+    figures = race(
+        (BARE, DRAIN, sample(rate=1234, cost=100)),
+        (KINGDOM, DRAIN, sample(cost=125)),
+        ("pgmq", DRAIN, sample(rate=9999)),
+    )
     draw_chart(figures, chart)
     for _ in range(2):
         fill_page(figures, page, "3 rounds", chart)
@@ -135,7 +139,8 @@ def test_a_page_gets_the_figures_between_its_marks_and_keeps_the_rest(tmp_path: 
     assert lines[-1] == "after"
     assert "old" not in lines
     assert lines.count("| `bare` | 1,234 [25 + 75] |") == 1
-    assert "| kingdom, drain, processor time as a multiple of bare | 1.25 | at most 1.25 |" in lines
+    assert "| kingdom, drain, processor time as a multiple of bare | 1.25 | at most 1.25 | yes |" in lines
+    assert "| kingdom, drain, rate as a multiple of pgmq | 0.10 | at least 1.00 | **no** |" in lines
     assert lines.count("![The rates of all sides](images/race.png)") == 1
 
 

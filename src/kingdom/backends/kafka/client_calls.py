@@ -22,13 +22,7 @@ async def call_client(call: Callable[[], T], stopping: asyncio.Event) -> T:
     # A call that runs cannot be cancelled; its answer is then dropped.
     answer.set_running_or_notify_cancel()
 
-    def run() -> None:
-        try:
-            answer.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - the caller raises it
-            answer.set_exception(error)
-
-    threading.Thread(target=run, name="kingdom-kafka-call", daemon=True).start()
+    threading.Thread(target=_answer, args=(call, answer), name="kingdom-kafka-call", daemon=True).start()
     answered = asyncio.wrap_future(answer)
     stopped = asyncio.ensure_future(stopping.wait())
     waits: set[asyncio.Future[Any]] = {answered, stopped}
@@ -41,4 +35,17 @@ async def call_client(call: Callable[[], T], stopping: asyncio.Event) -> T:
         answered.cancel()
     if answered.cancelled():
         raise Unavailable(f"the brokers have not answered for {_LAST_ANSWER_SECONDS:g} s, and this process ends")
-    return answered.result()
+    try:
+        return answered.result()
+    finally:
+        # The traceback of an error holds this frame. If the frame held the error too, the callers would hold what they
+        # send until the garbage collector runs.
+        del answer, answered, waits
+
+
+def _answer(call: Callable[[], T], answer: Future[T]) -> None:
+    try:
+        answer.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - the caller raises it
+        answer.set_exception(error)
+        del answer

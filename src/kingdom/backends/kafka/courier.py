@@ -140,8 +140,9 @@ class Courier:
         finally:
             self._holding.cancel()
             await asyncio.wait({self._holding})
-        if not self._holding.cancelled():
-            self._holding.result()
+            # An unexpected error of the renewal is the cause of whatever else was raised.
+            if not self._holding.cancelled():
+                self._holding.result()
 
     async def _renew_until_lost(self) -> None:
         while True:

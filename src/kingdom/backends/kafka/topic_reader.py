@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kingdom.backends.kafka.brokers import Brokers
 from kingdom.backends.kafka.inbox import Inbox, Ranges, TakenPartition
@@ -190,7 +190,7 @@ class TopicReader:
                 self._take_again()
                 self._settle_ends()
             except Exception as error:  # noqa: BLE001 - without its thread this process would read the topic no more
-                _log.warning("cannot read from Kafka; trying again", topic=self.topic, error=str(error))
+                _log_failure("cannot read from Kafka; trying again", error, topic=self.topic)
                 self._lose_partitions()
                 self._stopping.wait(_PAUSE_SECONDS)
         self._consumer.close()
@@ -260,7 +260,9 @@ class TopicReader:
                 try:
                     self._own(self._take(each))
                 except Exception as error:  # noqa: BLE001 - the client would go on without the partition
-                    _log.warning("cannot take a partition; trying again", topic=self.topic, error=str(error))
+                    _log_failure(
+                        "cannot take a partition; trying again", error, topic=self.topic, partition=each.partition
+                    )
                     self._stopping.wait(_PAUSE_SECONDS)
                 else:
                     break
@@ -335,6 +337,14 @@ class TopicReader:
     def _call_in_loop(self, call: Callable[[], None]) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(call)
+
+
+def _log_failure(what: str, error: Exception, **place: object) -> None:
+    """Log a failed step; with a traceback if nothing outside of this process explains it."""
+    if isinstance(error, KafkaException | KingdomError):
+        _log.warning(what, **place, error=str(error))
+    else:
+        _log.error(what, **place, error=str(error), exc_info=error)
 
 
 def _without(start: int, end: int, handled: Ranges) -> list[tuple[int, int]]:

@@ -24,7 +24,7 @@ _LAST_WAIT_SECONDS = 5.0
 BY_SIGNAL = 128
 # The database connections of a role: for its handlers, lease renewals, wake-ups and retention.
 CONNECTIONS = 20
-_NEW_OBJECTS_PER_COLLECTION = 50_000
+_NEW_OBJECTS_PER_COLLECTION = 20_000
 _log = structlog.get_logger("kingdom.cli")
 
 Level = Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="The least important level to log.")]

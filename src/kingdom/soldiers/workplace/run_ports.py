@@ -1,4 +1,4 @@
-"""The ports of runs: every run of a host has ten, which no other run gets while its folder exists."""
+"""The ports of runs: every run of a host has ten, which no other run gets while any others are free."""
 
 from pathlib import Path
 
@@ -9,6 +9,8 @@ PORT_VARIABLE = "KINGDOM_PORT_BASE"
 # These ports are below the range from which the kernel assigns ports.
 _PORT_FIRST, _PORT_END = 12_000, 32_760
 _PORT_FILE = "ports"
+# How many runs lose their ports at once when none are free, because it takes long to find out which.
+_TAKEN_AWAY = 100
 
 
 class RunPorts:
@@ -22,7 +24,7 @@ class RunPorts:
     def base(self, workflow_id: str) -> int:
         """Return the first of a run's ten ports.
 
-        A run keeps its ports. If no ports are free, a new run gets those that were not used for the longest time.
+        A run keeps its ports. If no ports are free, new runs get those that were not used for the longest time.
         """
         file = self._runs / workflow_id / _PORT_FILE
         if (own := _read_base(file)) is not None:
@@ -40,10 +42,11 @@ class RunPorts:
         free = [base for base in range(_PORT_FIRST, _PORT_END, PORTS_PER_RUN) if base not in taken]
         if free:
             return free[::-1]
-        # There are far more port blocks than agents, so the least recently used block belongs to an ended run.
-        base, oldest = min(taken.items(), key=lambda item: _last_used_at(item[1]))
-        oldest.unlink(missing_ok=True)
-        return [base]
+        # There are far more port blocks than agents, so the least recently used blocks belong to ended runs.
+        oldest = sorted(taken, key=lambda base: _last_used_at(taken[base]))[:_TAKEN_AWAY]
+        for base in oldest:
+            taken[base].unlink(missing_ok=True)
+        return oldest[::-1]
 
 
 def _last_used_at(file: Path) -> float:

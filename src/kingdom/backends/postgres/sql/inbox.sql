@@ -1,13 +1,14 @@
 -- name: take_partition
 -- Become the owner of a partition. This waits for an open transaction of the previous owner, and then sees what that
--- transaction has settled. A partition that was never read starts at `first`. Epochs come from the clock, because a
--- failover may lose the last one, and its owner may still be at work.
+-- transaction has settled. A partition that was never read starts at `first`. Epochs come from the clock and a
+-- random number, because a failover may lose the last one, and its owner may still be at work.
 WITH taken AS (
   INSERT INTO kingdom.inbox_partition AS known (stream, topic, partition, epoch, handled)
   VALUES (%(stream)s, %(topic)s, %(partition)s, extract(epoch FROM clock_timestamp()) * 1000000,
           int8multirange(int8range(NULL, %(first)s)))
   ON CONFLICT (stream, topic, partition) DO UPDATE
-    SET epoch = greatest(known.epoch + 1, excluded.epoch), takeovers = known.takeovers + 1
+    SET epoch = greatest(known.epoch, excluded.epoch) + 1 + floor(random() * 1000000)::bigint,
+        takeovers = known.takeovers + 1
   RETURNING epoch, handled, takeovers)
 SELECT epoch, takeovers, ARRAY(SELECT coalesce(lower(part), 0) FROM unnest(handled) AS part ORDER BY part) AS starts,
        ARRAY(SELECT upper(part) FROM unnest(handled) AS part ORDER BY part) AS ends
