@@ -30,7 +30,7 @@ from bench.postgres import PrivateCluster
 MUTANTS_MIN = 60
 KILLED_MIN = 0.95
 _SEED = 17
-# A stage that takes this many times longer than without a mutant counts as hanging.
+# A test or a stage that takes this many times longer than without a mutant counts as hanging.
 _PATIENCE_FACTOR = 3
 _PATIENCE_SECONDS_MIN = 60.0
 _FIRST_PATIENCE_SECONDS = 900.0
@@ -65,17 +65,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The tests of each region and stage with what they reach, and the longest time that a stage may take."""
+    """The tests of each region and stage with what they reach, and the longest times of a stage and of a test."""
 
     stages: Mapping[Region, Mapping[str, Sequence[MeasuredTest]]]
     patience: float
+    test_patience: float
 
 
 class _Benches:
     """Tests as many mutants at a time as there are servers."""
 
-    def __init__(self, clusters: Sequence[PrivateCluster], *, patience: float) -> None:
-        self._all = [Bench(cluster, patience=patience) for cluster in clusters]
+    def __init__(self, clusters: Sequence[PrivateCluster], *, patience: float, test_patience: float) -> None:
+        self._all = [Bench(cluster, patience=patience, test_patience=test_patience) for cluster in clusters]
         self._free: queue.SimpleQueue[Bench] = queue.SimpleQueue()
         for bench in self._all:
             self._free.put(bench)
@@ -103,7 +104,9 @@ def _survey(clusters: Sequence[PrivateCluster], suite: Sequence[str] | None, con
     """Test the unchanged product, which must pass. Tests that several regions share run only once."""
     regions = {region.backend: region for region in REGIONS.values()}
     own_tests = set() if suite else {region.own_tests for region in REGIONS.values()}
-    with closing(_Benches(clusters, patience=_FIRST_PATIENCE_SECONDS)) as benches:
+    with closing(
+        _Benches(clusters, patience=_FIRST_PATIENCE_SECONDS, test_patience=_FIRST_PATIENCE_SECONDS)
+    ) as benches:
         contract = {backend: benches.submit(partial(_survey_contract, backend, suite)) for backend in regions}
         own = {tests: benches.submit(partial(Bench.survey, suite=tests)) for tests in own_tests}
         faults = [benches.submit(partial(Bench.judge, region=region)) for region in regions.values()]
@@ -121,9 +124,14 @@ def _survey(clusters: Sequence[PrivateCluster], suite: Sequence[str] | None, con
         }
         for region in REGIONS.values()
     }
-    sums = [sum(each.seconds for each in tests) for some in stages.values() for tests in some.values()]
-    longest = max([*sums, *(each.result().seconds for each in faults)])
-    return Survey(stages, max(_PATIENCE_SECONDS_MIN, longest * _PATIENCE_FACTOR))
+    suites = [[each.seconds for each in tests] for some in stages.values() for tests in some.values()]
+    longest = max(*map(sum, suites), *(each.result().seconds for each in faults))
+    slowest = max(seconds for suite in suites for seconds in suite)
+    return Survey(
+        stages,
+        patience=max(_PATIENCE_SECONDS_MIN, longest * _PATIENCE_FACTOR),
+        test_patience=max(_PATIENCE_SECONDS_MIN, slowest * _PATIENCE_FACTOR),
+    )
 
 
 def _survey_contract(backend: str, suite: Sequence[str] | None, bench: Bench) -> list[MeasuredTest]:
@@ -150,7 +158,7 @@ def _try_all(
     def judge(region: Region, mutant: Mutant, bench: Bench) -> Verdict:
         return bench.judge(region, mutant, _choose(survey, region, mutant))
 
-    with closing(_Benches(clusters, patience=survey.patience)) as benches:
+    with closing(_Benches(clusters, patience=survey.patience, test_patience=survey.test_patience)) as benches:
         pending = [benches.submit(partial(judge, region, mutant)) for region, mutant in drawn]
         for number, done in enumerate(as_completed(pending), 1):
             verdict = done.result()

@@ -49,9 +49,10 @@ class Verdict:
 class Bench:
     """A test bench for mutants with its own server."""
 
-    def __init__(self, cluster: PrivateCluster, *, patience: float) -> None:
+    def __init__(self, cluster: PrivateCluster, *, patience: float, test_patience: float) -> None:
         self._cluster = cluster
         self._patience = patience
+        self._test_patience = test_patience
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -72,7 +73,7 @@ class Bench:
     ) -> Verdict:
         """Test a mutant by the given stages of tests, then by fault injection.
 
-        A stage that exceeds the time limit also notices the mutant.
+        A test or a stage that exceeds its time limit also notices the mutant.
         """
         began = time.monotonic()
         inject_faults = (sys.executable, "-m", "bench.mutants.fault_injection", region.backend, str(FAULT_SECONDS))
@@ -80,7 +81,8 @@ class Bench:
             arguments = folder / "tests.txt"
             for stage, tests in stages.items():
                 arguments.write_text("\n".join(tests))
-                complaint = self._run((*_PYTEST, f"@{arguments}"), folder) if tests else None
+                command = (*_PYTEST, f"--timeout={self._test_patience:.0f}", f"@{arguments}")
+                complaint = self._run(command, folder) if tests else None
                 if complaint is not None:
                     return Verdict(mutant, stage, complaint, time.monotonic() - began)
             complaint = self._run(inject_faults, folder)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,7 +13,8 @@ import pytest
 from bench.mutants.__main__ import KILLED_MIN, MUTANTS_MIN, complaints_about
 from bench.mutants.mutant import Mutant
 from bench.mutants.sites import REGIONS, find_by_name
-from bench.mutants.trial import AS_IT_IS, Verdict
+from bench.mutants.trial import AS_IT_IS, Bench, Verdict
+from bench.postgres import PrivateCluster
 from tests.benches import ROOT, bench
 from tests.patience import PATIENCE_SECONDS
 
@@ -67,6 +69,18 @@ def test_a_mutant_is_killed_by_the_contract_suite_and_survives_one_that_checks_n
     assert json.loads(result.stdout.splitlines()[-1])["killed_by"] == {"contract suite": 1}
     result = bench("mutants", "--jobs", "1", "--only", MUTANT, "--suite", "tests/contract/test_pause.py", ends_with=1)
     assert json.loads(result.stdout.splitlines()[-1])["survivors"] == [MUTANT]
+
+
+@pytest.mark.variants
+def test_a_mutant_on_which_one_test_hangs_is_killed_long_before_its_stage_ends(
+    cluster: PrivateCluster, tmp_path: Path
+) -> None:
+    hanging = tmp_path / "test_hanging.py"
+    hanging.write_text("import pytest, time\n\n@pytest.mark.gate\ndef test_hangs():\n    time.sleep(3600)\n")
+    trials = Bench(cluster, patience=3600, test_patience=1)
+    verdict = trials.judge(next(iter(REGIONS.values())), stages={"own tests": [str(hanging)]})
+    assert verdict.killed_by == "own tests"
+    assert verdict.output.endswith("test_hanging.py::test_hangs")
 
 
 @pytest.mark.variants
