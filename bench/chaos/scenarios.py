@@ -140,7 +140,7 @@ async def _poison_among_others(trial: Trial) -> None:
 
 async def _a_slow_call_in_line(trial: Trial) -> None:
     """Put a call between two reactions of one key. The later reaction must not overtake it."""
-    slow = CALL_WITH_IDENTIFIER.envelope(Job(call="one", answers=("fail",)), stream=LINE, partition_key="key")
+    slow = CALL_WITH_IDENTIFIER.envelope(Job(call="one"), stream=LINE, partition_key="key")
     first, last = (REACTED.envelope(Job(), stream=LINE, partition_key="key") for _ in range(2))
     await trial.publish(first, slow, last)
     await start_workers(trial, 1)
