@@ -78,12 +78,7 @@ async def test_a_courier_that_cannot_reach_the_brokers_leaves_its_role_to_anothe
 async def test_events_after_a_failover_that_has_lost_a_tick_are_all_sent(
     bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(courier_module, "PIECE_EVENTS", 2)
-    await bus.publish(*(placed(number) for number in range(4)))
-    await run_until_first_piece(Courier(bus, brokers), monkeypatch)
-    # The new server has none of this, and gives the same numbers again.
-    await rows(bus, "TRUNCATE kingdom.courier_event RESTART IDENTITY")
-    await rows(bus, "DELETE FROM kingdom.courier_tick")
+    await lose_a_tick_that_is_being_sent(bus, brokers, monkeypatch)
     await bus.publish(*(placed(number) for number in range(10, 14)))
     courier = Courier(bus, brokers)
     running = asyncio.create_task(courier.run())
@@ -96,11 +91,7 @@ async def test_events_after_a_failover_that_has_lost_a_tick_are_all_sent(
 async def test_a_courier_waits_for_events_after_a_failover_that_has_lost_a_tick_with_all_its_events(
     bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(courier_module, "PIECE_EVENTS", 2)
-    await bus.publish(*(placed(number) for number in range(4)))
-    await run_until_first_piece(Courier(bus, brokers), monkeypatch)
-    await rows(bus, "TRUNCATE kingdom.courier_event RESTART IDENTITY")
-    await rows(bus, "DELETE FROM kingdom.courier_tick")
+    await lose_a_tick_that_is_being_sent(bus, brokers, monkeypatch)
     waits, wait = asyncio.Event(), CourierQueue.wait
 
     async def note_and_wait(queue: CourierQueue, at_most: timedelta) -> None:
@@ -119,14 +110,7 @@ async def test_a_courier_waits_for_events_after_a_failover_that_has_lost_a_tick_
 async def test_an_unexpected_error_of_a_renewal_ends_the_courier(
     bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hold, calls = CourierQueue.hold, count(1)
-
-    async def fail_once(queue: CourierQueue, holder: str, lease: timedelta) -> CourierTerm | None:
-        if next(calls) == 2:
-            raise LookupError("a damaged index")
-        return await hold(queue, holder, lease)
-
-    monkeypatch.setattr(CourierQueue, "hold", fail_once)
+    fail_at_first_renewal(monkeypatch)
     with pytest.raises(LookupError, match="damaged"):
         async with asyncio.timeout(PATIENCE_SECONDS / 2):
             await Courier(bus, brokers, lease=timedelta(seconds=1)).run()
@@ -135,20 +119,13 @@ async def test_an_unexpected_error_of_a_renewal_ends_the_courier(
 async def test_an_unexpected_error_of_a_renewal_ends_a_courier_that_is_sending(
     bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hold, calls, failed, send = CourierQueue.hold, count(1), threading.Event(), TopicWriter.send
-
-    async def fail_once(queue: CourierQueue, holder: str, lease: timedelta) -> CourierTerm | None:
-        if next(calls) == 2:
-            failed.set()
-            raise LookupError("a damaged index")
-        return await hold(queue, holder, lease)
+    failed, send = fail_at_first_renewal(monkeypatch), TopicWriter.send
 
     def send_late(writer: TopicWriter, *arguments: Any) -> None:
         assert failed.wait(PATIENCE_SECONDS / 2)
         send(writer, *arguments)
 
     monkeypatch.setattr(courier_module, "PIECE_EVENTS", 2)
-    monkeypatch.setattr(CourierQueue, "hold", fail_once)
     monkeypatch.setattr(TopicWriter, "send", send_late)
     await bus.publish(*(placed(number) for number in range(4)))
     with pytest.raises(LookupError, match="damaged"):
@@ -187,3 +164,26 @@ async def test_a_tick_whose_events_are_all_sent_ends_with_an_empty_piece(bus: Po
 
 async def exists(bus: PostgresBus, query: LiteralString) -> bool:
     return bool(await rows(bus, query))
+
+
+async def lose_a_tick_that_is_being_sent(bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send half of a tick, then fail over to a server that has nothing of it and gives the same numbers again."""
+    monkeypatch.setattr(courier_module, "PIECE_EVENTS", 2)
+    await bus.publish(*(placed(number) for number in range(4)))
+    await run_until_first_piece(Courier(bus, brokers), monkeypatch)
+    await rows(bus, "TRUNCATE kingdom.courier_event RESTART IDENTITY")
+    await rows(bus, "DELETE FROM kingdom.courier_tick")
+
+
+def fail_at_first_renewal(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Let the first renewal of a role raise an unexpected error, and return an event that is then set."""
+    hold, calls, failed = CourierQueue.hold, count(1), threading.Event()
+
+    async def fail_once(queue: CourierQueue, holder: str, lease: timedelta) -> CourierTerm | None:
+        if next(calls) == 2:
+            failed.set()
+            raise LookupError("a damaged index")
+        return await hold(queue, holder, lease)
+
+    monkeypatch.setattr(CourierQueue, "hold", fail_once)
+    return failed

@@ -88,9 +88,7 @@ async def test_a_backlog_is_read_without_pauses_while_a_worker_makes_room(
             super().pause(partitions)
 
     monkeypatch.setattr(topic_reader, "Consumer", CountingConsumer)
-    monkeypatch.setattr(topic_reader, "_BUFFERED", 20)
-    monkeypatch.setattr(topic_reader, "_FETCHED_AT_ONCE", 10)
-    monkeypatch.setattr(topic_reader, "_ROOM_SECONDS", PATIENCE_SECONDS)
+    make_buffer_small(monkeypatch, room_seconds=PATIENCE_SECONDS)
     await bus.publish(*(placed(number) for number in range(200)))
     async with kafka_bus() as owner, at_work(owner, counting(), "orders"):
         await until_handled(owner, list(range(200)))
@@ -101,9 +99,7 @@ async def test_a_backlog_is_read_without_pauses_while_a_worker_makes_room(
 async def test_reading_pauses_while_the_buffer_is_full_and_continues_afterward(
     kafka_bus: Open, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_reader, "_BUFFERED", 20)
-    monkeypatch.setattr(topic_reader, "_FETCHED_AT_ONCE", 10)
-    monkeypatch.setattr(topic_reader, "_ROOM_SECONDS", 0.01)
+    make_buffer_small(monkeypatch)
     await bus.publish(*(placed(number) for number in range(200)))
     async with kafka_bus() as owner:
         # A claim opens the reader; nothing else takes what it has read.
@@ -125,9 +121,7 @@ async def test_reading_pauses_while_the_buffer_is_full_and_continues_afterward(
 async def test_partitions_that_a_process_gets_while_reading_pauses_are_paused_too(
     kafka_bus: Open, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_reader, "_BUFFERED", 20)
-    monkeypatch.setattr(topic_reader, "_FETCHED_AT_ONCE", 10)
-    monkeypatch.setattr(topic_reader, "_ROOM_SECONDS", 0.01)
+    make_buffer_small(monkeypatch)
     fetches, fetch = Counter[TopicReader](), TopicReader._fetch
 
     def fetch_and_count(reader: TopicReader) -> list[Message]:
@@ -161,9 +155,7 @@ async def test_partitions_that_a_process_gets_while_reading_pauses_are_paused_to
 async def test_a_partition_that_was_taken_away_while_reading_pauses_is_read_when_it_comes_back(
     kafka_bus: Open, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_reader, "_BUFFERED", 20)
-    monkeypatch.setattr(topic_reader, "_FETCHED_AT_ONCE", 10)
-    monkeypatch.setattr(topic_reader, "_ROOM_SECONDS", 0.01)
+    make_buffer_small(monkeypatch)
     await bus.publish(*(placed(number, key) for number in range(50) for key in "abcdefgh"))
     async with kafka_bus() as owner:
         reader = await open_reader(owner)
@@ -235,9 +227,7 @@ async def test_reading_continues_although_the_client_fails_to_resume_at_first(
             super().resume(partitions)
 
     monkeypatch.setattr(topic_reader, "Consumer", FailingConsumer)
-    monkeypatch.setattr(topic_reader, "_BUFFERED", 20)
-    monkeypatch.setattr(topic_reader, "_FETCHED_AT_ONCE", 10)
-    monkeypatch.setattr(topic_reader, "_ROOM_SECONDS", 0.01)
+    make_buffer_small(monkeypatch)
     monkeypatch.setattr(topic_reader, "_PAUSE_SECONDS", 0.01)
     await bus.publish(*(placed(number) for number in range(200)))
     async with kafka_bus() as owner:
@@ -250,6 +240,12 @@ async def test_reading_continues_although_the_client_fails_to_resume_at_first(
         async with at_work(owner, counting(), "orders"):
             await until_handled(owner, list(range(200)))
     assert failures
+
+
+def make_buffer_small(monkeypatch: pytest.MonkeyPatch, *, room_seconds: float = 0.01) -> None:
+    monkeypatch.setattr(topic_reader, "_BUFFERED", 20)
+    monkeypatch.setattr(topic_reader, "_FETCHED_AT_ONCE", 10)
+    monkeypatch.setattr(topic_reader, "_ROOM_SECONDS", room_seconds)
 
 
 async def open_reader(bus: KafkaBus) -> TopicReader:
