@@ -12,7 +12,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from kingdom.bus.operations import Operations, Retention
 from kingdom.bus.port import Bus
 from kingdom.bus.throughput import HandledCounts
-from kingdom.errors import Conflict, KingdomError, Misconfigured
+from kingdom.errors import Conflict, Misconfigured
+from kingdom.failure_log import log_failure
 
 REFRESH_EVERY = timedelta(seconds=15)
 RETAIN_EVERY = timedelta(minutes=10)
@@ -86,9 +87,7 @@ async def _repeat(what: str, act: Callable[[], Awaitable[None]], every: timedelt
     while True:
         try:
             await act()
-        except KingdomError as error:
-            _log.warning("maintenance failed, trying again", what=what, error=str(error))
-        except Exception:  # noqa: BLE001 - no error may end the loop
-            _log.exception("maintenance failed, trying again", what=what)
+        except Exception as error:  # noqa: BLE001 - no error may end the loop
+            log_failure(_log, "maintenance failed, trying again", error, what=what)
         # The random factor keeps many workers from doing this at the same moment.
         await asyncio.sleep(every.total_seconds() * random.uniform(0.8, 1.2))  # noqa: S311 - spreads load, no secret

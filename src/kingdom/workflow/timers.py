@@ -7,7 +7,7 @@ from datetime import timedelta
 import structlog
 
 from kingdom.bus.port import Bus
-from kingdom.errors import KingdomError
+from kingdom.failure_log import log_failure
 from kingdom.workflow.host_liveness import LivenessMonitor
 from kingdom.workflow.hosts import mark_lost_hosts
 from kingdom.workflow.lifecycle import release_old_checkouts, resume_parked_runs
@@ -59,5 +59,4 @@ async def _try(act: Callable[[], Awaitable[object]], message: str) -> None:
     try:
         await act()
     except Exception as error:  # noqa: BLE001 - a timer must survive every error
-        expected = isinstance(error, KingdomError)
-        _log.warning(f"{message}, trying again", error=str(error), exc_info=None if expected else error)
+        log_failure(_log, f"{message}, trying again", error)

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from kingdom.backends.kafka.brokers import Brokers
 from kingdom.backends.kafka.inbox import Inbox, Ranges, TakenPartition
 from kingdom.errors import KingdomError, Unavailable
+from kingdom.failure_log import log_failure
 
 # How many messages are fetched ahead of the worker: enough for the time that the client needs to fetch after a pause.
 _BUFFERED = 4000
@@ -190,7 +191,7 @@ class TopicReader:
                 self._take_again()
                 self._settle_ends()
             except Exception as error:  # noqa: BLE001 - without its thread this process would read the topic no more
-                _log_failure("cannot read from Kafka; trying again", error, topic=self.topic)
+                self._log_failure("cannot read from Kafka, trying again", error)
                 self._lose_partitions()
                 self._stopping.wait(_PAUSE_SECONDS)
         self._consumer.close()
@@ -260,9 +261,7 @@ class TopicReader:
                 try:
                     self._own(self._take(each))
                 except Exception as error:  # noqa: BLE001 - the client would go on without the partition
-                    _log_failure(
-                        "cannot take a partition; trying again", error, topic=self.topic, partition=each.partition
-                    )
+                    self._log_failure("cannot take a partition, trying again", error, partition=each.partition)
                     self._stopping.wait(_PAUSE_SECONDS)
                 else:
                     break
@@ -334,17 +333,12 @@ class TopicReader:
         consumer.resume(partitions)
         consumer.incremental_unassign(partitions)
 
+    def _log_failure(self, message: str, error: Exception, **fields: object) -> None:
+        log_failure(_log, message, error, expected=(KafkaException, KingdomError), topic=self.topic, **fields)
+
     def _call_in_loop(self, call: Callable[[], None]) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(call)
-
-
-def _log_failure(what: str, error: Exception, **place: object) -> None:
-    """Log a failed step; with a traceback if nothing outside of this process explains it."""
-    if isinstance(error, KafkaException | KingdomError):
-        _log.warning(what, **place, error=str(error))
-    else:
-        _log.error(what, **place, error=str(error), exc_info=error)
 
 
 def _without(start: int, end: int, handled: Ranges) -> list[tuple[int, int]]:

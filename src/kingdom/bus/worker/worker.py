@@ -23,6 +23,7 @@ from kingdom.bus.worker.hint_listener import HintListener
 from kingdom.bus.worker.keeper import MARGIN_SHARE, HeldLease, LeaseKeeper
 from kingdom.bus.worker.unit import Unit, join_into_groups, split_into_runs
 from kingdom.errors import KingdomError, Misconfigured
+from kingdom.failure_log import log_failure
 
 if TYPE_CHECKING:
     from kingdom.bus.metrics import WorkerMetrics
@@ -160,7 +161,7 @@ class Worker:
                     await self._claim_round()
                     await self._wait_for_hint()
             except Exception as error:  # noqa: BLE001 - no error may end the fetching
-                _log_failure("claim", error)
+                log_failure(_log, "claim failed, trying again", error)
                 await self._pause(_UNAVAILABLE_PAUSE_SECONDS)
 
     async def _claim_round(self) -> None:
@@ -295,7 +296,7 @@ class Worker:
             try:
                 self._give_up_expired()
             except Exception as error:  # noqa: BLE001 - no error may end the guard
-                _log_failure("guarding leases", error)
+                log_failure(_log, "guarding leases failed, trying again", error)
 
     def _give_up_expired(self) -> None:
         now = time.monotonic()
@@ -313,7 +314,7 @@ class Worker:
                     if count := await self._bus.reap():
                         _log.warning("deliveries of lost leases returned", deliveries=count)
             except Exception as error:  # noqa: BLE001 - without a reaper the events of lost leases would be stuck
-                _log_failure("reaping", error)
+                log_failure(_log, "reaping failed, trying again", error)
             await self._pause(self._shortest_lease / 3)
 
     def _lose(self, tokens: frozenset[int]) -> None:
@@ -383,14 +384,6 @@ class Worker:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds * jitter()):
                 await self._stopping.wait()
-
-
-def _log_failure(what: str, error: Exception) -> None:
-    """Log a failure after which the worker continues. Include a traceback only if the error is a bug."""
-    if isinstance(error, KingdomError):
-        _log.warning(f"{what} failed, trying again", error=str(error))
-    else:
-        _log.error(f"{what} failed, trying again", exc_info=error)
 
 
 def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[[frozenset[int]], None], ids: frozenset[int]) -> None:

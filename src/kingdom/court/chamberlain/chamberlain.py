@@ -31,6 +31,7 @@ from kingdom.court.king.context import KING
 from kingdom.court.records import CURRENT
 from kingdom.court.text_logs import METRICS, NAMES, TextLog, log_path, rotate
 from kingdom.errors import KingdomError
+from kingdom.failure_log import log_failure
 from kingdom.workflow.records import run_transaction
 
 # A job that hangs is cancelled after this time.
@@ -137,10 +138,8 @@ class Chamberlain:
         try:
             async with timeout:
                 await job(now)
-        except (KingdomError, OSError) as error:
-            _log.warning("a job failed, trying again", job=name, error=str(error))
-        except Exception:  # noqa: BLE001 - a bug in one job must not end the others
-            _log.exception("a job failed, trying again", job=name)
+        except Exception as error:  # noqa: BLE001 - a bug in one job must not end the others
+            log_failure(_log, "a job failed, trying again", error, expected=(KingdomError, OSError), job=name)
         finally:
             self._job_timeouts.discard(timeout)
 

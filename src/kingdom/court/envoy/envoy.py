@@ -20,7 +20,8 @@ from kingdom.court.envoy.reminders import clean_up_questions, send_reminders
 from kingdom.court.envoy.sending import SendMessage
 from kingdom.court.envoy.settings import EnvoySettings
 from kingdom.court.streams import MESSAGE_QUEUED, MESSAGE_STREAM
-from kingdom.errors import KingdomError, Misconfigured
+from kingdom.errors import Misconfigured
+from kingdom.failure_log import log_failure
 from kingdom.workflow.records import run_transaction
 
 if TYPE_CHECKING:
@@ -92,12 +93,7 @@ class Envoy:
             try:
                 await self.remind()
             except Exception as error:  # noqa: BLE001 - one invalid record must not end the Envoy
-                expected = isinstance(error, KingdomError)
-                _log.warning(
-                    "cannot check open questions, trying again",
-                    error=str(error),
-                    exc_info=None if expected else error,
-                )
+                log_failure(_log, "cannot check open questions, trying again", error)
             try:
                 async with asyncio.timeout(self._settings.every.total_seconds()):
                     await self._stopping.wait()

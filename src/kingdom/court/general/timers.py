@@ -9,7 +9,7 @@ import structlog
 from kingdom.bus.port import Bus
 from kingdom.clock import utc_now
 from kingdom.court.petitions.settlement import fail_overdue_petitions
-from kingdom.errors import KingdomError
+from kingdom.failure_log import log_failure
 from kingdom.workflow.records import run_transaction
 
 _EVERY_SECONDS = 60.0
@@ -23,10 +23,5 @@ async def run_timers(bus: Bus, clock: Callable[[], datetime] = utc_now) -> None:
             if failed := await run_transaction(bus, lambda transaction: fail_overdue_petitions(transaction, clock())):
                 _log.warning("overdue petitions failed", count=failed)
         except Exception as error:  # noqa: BLE001 - one invalid record must not stop the Generals
-            expected = isinstance(error, KingdomError)
-            _log.warning(
-                "cannot check overdue petitions, trying again",
-                error=str(error),
-                exc_info=None if expected else error,
-            )
+            log_failure(_log, "cannot check overdue petitions, trying again", error)
         await asyncio.sleep(_EVERY_SECONDS)

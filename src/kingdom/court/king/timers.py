@@ -15,7 +15,7 @@ from kingdom.court.king.round_queue import release_rounds
 from kingdom.court.king.rounds import end_followups
 from kingdom.court.king.schedules import fire_schedules
 from kingdom.court.king.waiting_queue import release_held
-from kingdom.errors import KingdomError
+from kingdom.failure_log import log_failure
 from kingdom.workflow.records import run_transaction
 
 # How many entries one transaction releases. The rest follow in the next round.
@@ -34,13 +34,7 @@ async def run_timers(bus: Bus, context: KingContext) -> None:
             try:
                 await timer(bus, context.clock(), context)
             except Exception as error:  # noqa: BLE001 - one failing timer must not end the loop
-                expected = isinstance(error, KingdomError)
-                _log.warning(
-                    "a timer of the King failed, trying again",
-                    timer=timer.__name__,
-                    error=str(error),
-                    exc_info=None if expected else error,
-                )
+                log_failure(_log, "a timer of the King failed, trying again", error, timer=timer.__name__)
         await asyncio.sleep(context.settings.every_seconds)
 
 

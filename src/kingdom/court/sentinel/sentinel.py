@@ -22,7 +22,8 @@ from kingdom.court.sentinel.labeled_pulls import poll_labels
 from kingdom.court.sentinel.receiver import WebhookReceiver
 from kingdom.court.sentinel.records import end_old_records
 from kingdom.court.sentinel.settings import GitHubSettings, SentinelSettings
-from kingdom.errors import KingdomError, Transient
+from kingdom.errors import Transient
+from kingdom.failure_log import log_failure
 
 _BACKOFF = RetryPolicy(base=timedelta(seconds=2), cap=timedelta(minutes=5))
 _END_RECORDS_EVERY = timedelta(hours=1)
@@ -137,13 +138,7 @@ class Sentinel:
                 failures += 1
                 asked = error.after if isinstance(error, Transient) else None
                 pause = max(self._backoff.delay(failures), asked or timedelta())
-                _log.warning(
-                    "watch_failed",
-                    watch=name,
-                    reason=str(error),
-                    again_in_seconds=pause.total_seconds(),
-                    exc_info=None if isinstance(error, KingdomError) else error,
-                )
+                log_failure(_log, "watch_failed", error, watch=name, again_in_seconds=pause.total_seconds())
             await asyncio.sleep(pause.total_seconds())
 
 

@@ -1,0 +1,20 @@
+"""Log the failures that a loop survives."""
+
+from structlog.typing import FilteringBoundLogger
+
+from kingdom.errors import KingdomError
+
+
+def log_failure(
+    log: FilteringBoundLogger,
+    message: str,
+    error: Exception,
+    *,
+    expected: tuple[type[Exception], ...] = (KingdomError,),
+    **fields: object,
+) -> None:
+    """Log a warning for an expected error, and an error with its traceback for any other, because that is a bug."""
+    if isinstance(error, expected):
+        log.warning(message, error=str(error), **fields)
+    else:
+        log.error(message, error=str(error), **fields, exc_info=error)
