@@ -33,6 +33,12 @@ class ServerUnavailableError(RuntimeError):
     """Raised when a private server cannot be started or does not stop."""
 
 
+def exit_on_sigterm() -> None:
+    """Let SIGTERM end this program as Ctrl-C does, so that it ends its servers and processes and removes its files."""
+    # asyncio.run cancels its main task, so that the tasks that this one needs for its end still run.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+
 class PrivateDirectory:
     """A temporary directory of the server's user. If this process is killed, a later one removes the directory.
 

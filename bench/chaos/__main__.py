@@ -21,6 +21,7 @@ from bench.chaos.scenarios import CARRIED, SCENARIOS, process_command
 from bench.chaos.scenarios_kafka import KAFKA_SCENARIOS
 from bench.court.system import run as run_system
 from bench.court.variants import VARIANTS as COURT_VARIANTS
+from bench.servers import exit_on_sigterm
 from kingdom.errors import KingdomError
 from kingdom.log_output import configure_logs
 from kingdom.verify import TrialPlan, TrialReport
@@ -217,4 +218,5 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()
     sys.exit(main())

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import json
 import logging
-import signal
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from bench.court.latency import AT_MOST_MS, begin, measure_latency
 from bench.court.system import BACKENDS, place
 from bench.files.figures import Figures
 from bench.postgres import PrivateCluster
+from bench.servers import exit_on_sigterm
 from kingdom.log_output import configure_logs
 
 PARTS = ("latency", "burst", "growth")
@@ -170,6 +170,5 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    # SIGTERM must also end the servers and processes of the bench.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    exit_on_sigterm()
     sys.exit(main())

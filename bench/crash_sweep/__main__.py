@@ -20,6 +20,7 @@ from bench.crash_sweep.places import BACKENDS
 from bench.crash_sweep.roles import opened
 from bench.crash_sweep.steps import LABEL
 from bench.crash_sweep.sweep import Sweep, SweepResult
+from bench.servers import exit_on_sigterm
 from kingdom.log_output import configure_logs
 from kingdom.soldiers.settings import ModelSettings, SoldierSettings
 
@@ -196,4 +197,5 @@ def _number_or_all(words: str) -> str:
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()
     sys.exit(main())

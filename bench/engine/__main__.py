@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import json
 import logging
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from bench.engine.counts import SETTINGS, VARIANTS, measure_counts
 from bench.engine.speed import measure_speed
 from bench.files.figures import Figures
 from bench.postgres import PrivateCluster
+from bench.servers import exit_on_sigterm
 from kingdom.log_output import configure_logs
 
 PARTS = ("counts", "speed")
@@ -101,6 +101,5 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    # SIGTERM must also end the servers and processes of the bench.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    exit_on_sigterm()
     sys.exit(main())

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import json
 import logging
-import signal
 import statistics
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 from bench.chaos.faults import run_to_end
 from bench.failover.judge import FAILOVER, Failover, Losses, disordered, failovers, losses, stale_settlements
 from bench.failover.pair import Pair
+from bench.servers import exit_on_sigterm
 from kingdom.log_output import configure_logs
 from kingdom.verify import TrialPlan, TrialReport, ViolationKind
 from kingdom.verify.history import read_history
@@ -207,6 +207,5 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    # Stop the servers even when the bench is terminated.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    exit_on_sigterm()
     sys.exit(main())

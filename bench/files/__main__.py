@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import json
 import logging
-import signal
 import sys
 import tempfile
 import time
@@ -20,6 +19,7 @@ from bench.files.load import GROUP
 from bench.files.speed import measure_speed
 from bench.files.variants import VARIANTS
 from bench.files.wakeups import measure_wake_ups
+from bench.servers import exit_on_sigterm
 from kingdom.log_output import configure_logs
 
 PARTS = ("speed", "claims", "wake-ups")
@@ -107,6 +107,5 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    # SIGTERM must also remove the files and end the processes of the bench.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    exit_on_sigterm()
     sys.exit(main())

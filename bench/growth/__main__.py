@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import json
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from bench.growth.report import draw_plot, print_table
 from bench.growth.scenarios import SCENARIOS
 from bench.growth.variants import VARIANTS
 from bench.postgres import PrivateCluster
+from bench.servers import exit_on_sigterm
 
 PLOT = Path("bench/out/growth.png")
 # Only scenarios vacuum dead rows, so that it never happens during a measurement.
@@ -69,6 +69,5 @@ def _scale(options: argparse.Namespace) -> Scale:
 
 
 if __name__ == "__main__":
-    # SIGTERM must also end the servers and processes of the bench.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    exit_on_sigterm()
     sys.exit(main())

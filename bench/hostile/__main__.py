@@ -4,13 +4,13 @@ import argparse
 import asyncio
 import json
 import logging
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench.hostile.attack import KINDS, VARIANTS, Outcome, attack
+from bench.servers import exit_on_sigterm
 from kingdom.backends.files import FilesBus
 from kingdom.court import streams
 from kingdom.court.sentinel.receiver import WebhookReceiver
@@ -46,6 +46,5 @@ async def _run(directory: Path, options: argparse.Namespace) -> Outcome:
 
 
 if __name__ == "__main__":
-    # SIGTERM must also remove the files of the bench.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    exit_on_sigterm()
     sys.exit(main())

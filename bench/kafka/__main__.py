@@ -7,7 +7,6 @@ import argparse
 import asyncio
 import json
 import logging
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from bench.kafka.figures import Figures, Turn
 from bench.kafka.relay import buffers_by_pinned_ticks, buffers_by_retained
 from bench.kafka.turns import STREAM, at_work, open_bus, ping, take_turn
 from bench.postgres import PrivateCluster
+from bench.servers import exit_on_sigterm
 from kingdom.backends.kafka import Brokers, Courier
 from kingdom.backends.postgres import migrate
 from kingdom.bus import Dispatcher, Event, Transaction, Worker
@@ -152,6 +152,5 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    # SIGTERM must also end the servers of the bench.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    exit_on_sigterm()
     sys.exit(main())

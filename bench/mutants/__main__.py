@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import queue
-import signal
 import sys
 import time
 from collections import Counter
@@ -25,6 +24,7 @@ from bench.mutants.sites import REGIONS, Region, draw, find_by_name, find_mutant
 from bench.mutants.survivors import EXPLAINED
 from bench.mutants.trial import SUITE, Bench, Verdict
 from bench.postgres import PrivateCluster
+from bench.servers import exit_on_sigterm
 
 # The bounds: the number of drawn mutants, and the share that must be noticed.
 MUTANTS_MIN = 60
@@ -227,6 +227,5 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    # SIGTERM must also end the servers and processes of the bench.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    exit_on_sigterm()
     sys.exit(main())

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -20,7 +19,7 @@ from bench.race.report import draw_chart, fill_page, print_tables
 from bench.race.rounds import Race
 from bench.race.sides import NATS_SYNC, POSTGRES, SIDES
 from bench.race.stores import SETTINGS, PostgresStore, Store
-from bench.servers import ServerUnavailableError
+from bench.servers import ServerUnavailableError, exit_on_sigterm
 
 EVENTS, ROUNDS, MINUTES = 10_000, 3, 12.0
 # The processor time of one turn varies with what other machines of the same host do, so the bounds need many turns.
@@ -119,6 +118,5 @@ def _names(known: Collection[str]) -> Callable[[str], list[str]]:
 
 
 if __name__ == "__main__":
-    # SIGTERM must also end the servers and processes of the bench.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    exit_on_sigterm()
     sys.exit(main())

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import json
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from bench.postgres import PrivateCluster
+from bench.servers import exit_on_sigterm
 from bench.soak.minutes import Minute, complaints
 from bench.soak.run import Soak
 from kingdom.backends.postgres import migrate
@@ -98,6 +98,5 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    # SIGTERM must also end the servers and processes of the bench.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    exit_on_sigterm()
     sys.exit(main())

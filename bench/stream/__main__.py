@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from bench.postgres import PrivateCluster
 from bench.proxy import FaultyProxy
-from bench.servers import LOOPBACK, PATIENCE_SECONDS, free_port
+from bench.servers import LOOPBACK, PATIENCE_SECONDS, exit_on_sigterm, free_port
 from bench.stream.clients import LogClient, Page, Site, read_numbers
 from bench.stream.judge import complaints
 from bench.stream.server import WebProcess
@@ -142,15 +142,15 @@ async def _following(
     pages: list[Page] = []
 
     async def open_page(number: int) -> None:
-        # Each page is opened at another time, while the writers write.
-        wanted = options.entries * number // (_PAGES + 1)
+        # The first page is opened before the first entry, the others while the writers write.
+        wanted = options.entries * number // _PAGES
         while sum((await read_numbers(bus)).values()) < wanted:  # noqa: ASYNC110 - other processes write
             await asyncio.sleep(_POLL_SECONDS)
         pages.append(page := await Page.open(site, bus, options.variant))
         await page.follow()
 
     tasks = [asyncio.create_task(client.follow()) for client in clients]
-    tasks += [asyncio.create_task(open_page(number)) for number in range(1, _PAGES + 1)]
+    tasks += [asyncio.create_task(open_page(number)) for number in range(_PAGES)]
     try:
         yield clients, pages
     finally:
@@ -218,4 +218,5 @@ def _spawn_writer(*arguments: object) -> Process:
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()
     sys.exit(main())

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.postgres import PrivateCluster
+from bench.servers import exit_on_sigterm
 from bench.trading.evidence import Evidence
 from bench.trading.judge import Finding, judge
 from bench.trading.nemesis import Nemesis, insist
@@ -235,4 +236,5 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()
     sys.exit(main())

@@ -10,7 +10,6 @@ import json
 import logging
 import random
 import secrets
-import signal
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from bench.chaos.faults import run_to_end
 from bench.chaos.process import AS_IT_IS
 from bench.chaos.variants_kafka import SENT
 from bench.kafka.broker import PrivateKafka
+from bench.servers import exit_on_sigterm
 from bench.two_stores.application import NORTH, SOUTH
 from bench.two_stores.judge import Verdict, judge
 from bench.two_stores.realm_store import KEYS, RealmStore, key_of
@@ -186,6 +186,5 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    # SIGTERM must also end the servers of the bench.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    exit_on_sigterm()
     sys.exit(main())

@@ -97,6 +97,6 @@ def test_a_signal_ends_the_bench_and_all_its_processes_in_the_middle_of_a_mutant
             assert running.poll() is None
         children = own.children(recursive=True)
         running.send_signal(signal.SIGTERM)
-        assert running.wait(PATIENCE_SECONDS) == 1
+        assert running.wait(PATIENCE_SECONDS) == -signal.SIGINT
         _, alive = psutil.wait_procs(children, PATIENCE_SECONDS)
     assert not alive
