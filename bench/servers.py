@@ -35,7 +35,9 @@ class ServerUnavailableError(RuntimeError):
 
 def exit_on_sigterm() -> None:
     """Let SIGTERM end this program as Ctrl-C does, so that it ends its servers and processes and removes its files."""
-    # asyncio.run cancels its main task, so that the tasks that this one needs for its end still run.
+    # asyncio.run then cancels its main task, so that the tasks that this one needs for its end still run.
+    # A program that a shell has started in the background ignores Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 

@@ -5,8 +5,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -28,24 +29,32 @@ from tests.patience import PATIENCE_SECONDS
     ids=lambda words: words[0],
 )
 def test_a_bench_that_gets_sigterm_leaves_no_process_and_no_file(words: tuple[str, ...]) -> None:
-    command, name = [sys.executable, "-m", f"bench.{words[0]}", *words[1:]], f"bench.{words[0]}"
-    with open_room() as room:
-        environment = {**os.environ, "TMPDIR": str(room)}
-        with subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as running:
-            own, deadline = psutil.Process(running.pid), time.monotonic() + PATIENCE_SECONDS
-            # The server is no child of the bench, but its command names its directory.
-            while not (servers := find_processes(str(room), psutil.process_iter())) or not (
-                workers := find_processes(name, own.children(recursive=True))
-            ):
-                assert running.poll() is None
-                assert time.monotonic() < deadline
-            running.send_signal(signal.SIGTERM)
-            assert running.wait(PATIENCE_SECONDS) == -signal.SIGINT
-        deadline = time.monotonic() + PATIENCE_SECONDS
+    # A shell starts programs in the background like this.
+    name, in_background = f"bench.{words[0]}", ["sh", "-c", """trap '' INT; exec "$@" """, "sh"]
+    command = [*in_background, sys.executable, "-m", name, *words[1:]]
+    with open_room() as room, started(command, room) as running:
+        own, deadline = psutil.Process(running.pid), time.monotonic() + PATIENCE_SECONDS
+        # The server is no child of the bench, but its command names its directory.
+        while not (servers := find_processes(str(room), psutil.process_iter())) or not (
+            workers := find_processes(name, own.children(recursive=True))
+        ):
+            assert running.poll() is None
+            assert time.monotonic() < deadline
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(PATIENCE_SECONDS) == -signal.SIGINT
         while left := [*filter(is_alive, servers + workers), *room.iterdir()]:
             assert time.monotonic() < deadline, left
+
+
+@contextmanager
+def started(command: Sequence[str], temporary: Path) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    output = subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
 
 
 def find_processes(words: str, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
