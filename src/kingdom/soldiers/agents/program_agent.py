@@ -11,8 +11,8 @@ from kingdom.soldiers.agents.port import Agent, AgentFailed, AgentGone, Prompt, 
 from kingdom.soldiers.agents.recorded_turn import RecordedTurn
 from kingdom.soldiers.processes.program import Program
 
-# An interrupt is repeated this often, because the agent may miss it before it has begun with the prompt.
-_INTERRUPT_PERIOD_SECONDS = 0.2
+# An interrupt is repeated, because the agent may miss it before it has begun with the prompt. The pauses grow.
+_FIRST_PAUSE_SECONDS = 0.2
 # An agent that has not ended its interrupted turn after this long is killed.
 _INTERRUPT_LIMIT = timedelta(seconds=30)
 
@@ -124,13 +124,15 @@ class ProgramAgent(Agent, Generic[T]):
 
     async def _interrupt_until_over(self, turn: T) -> None:
         """Repeat the interrupt until the turn is over; kill an agent that does not react."""
+        pause = _FIRST_PAUSE_SECONDS
         try:
             async with asyncio.timeout(_INTERRUPT_LIMIT.total_seconds()):
                 while not turn.over.is_set():
                     if self._turn is turn:
                         await self._ask_for_end()
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(_INTERRUPT_PERIOD_SECONDS):
+                        async with asyncio.timeout(pause):
                             await turn.over.wait()
+                    pause *= 2
         except TimeoutError:
             await self._program.kill()
