@@ -3,7 +3,7 @@
 {"update": {...}}        sends an update of the session
 {"permission": [...]}    asks for permission with these kinds of options, and says the result
 {"line": "text"}         writes this line unchanged
-{"until_cancelled": 1}   waits until the turn is cancelled, and ends it as cancelled
+{"until_cancelled": 2}   ignores cancellations until the second one, and ends the turn as cancelled
 {"error": {...}}         ends the turn with an error
 {"exit": 3}              ends the program
 {"end": {...}}           ends the turn with this response
@@ -22,7 +22,7 @@ from uuid import uuid4
 
 Message = dict[str, Any]
 
-_cancelled = threading.Event()
+_cancellations = threading.Semaphore(0)
 _granted: list[Any] = []
 _answered = threading.Event()
 _writing = threading.Lock()
@@ -65,8 +65,9 @@ def _take_turn(request: Message) -> None:
                 _ask(session, kinds)
             case {"line": text}:
                 _write(text)
-            case {"until_cancelled": _}:
-                _cancelled.wait()
+            case {"until_cancelled": times}:
+                for _ in range(times):
+                    _cancellations.acquire()
                 _write({"id": request["id"], "result": {"stopReason": "cancelled", **step.get("with", {})}})
                 return
             case {"error": error}:
@@ -97,10 +98,11 @@ def _answer(request: Message) -> None:
             # At once, because the client waits only a moment for the replay of a session.
             _write({"id": request["id"], "result": {}}, _saying(params["sessionId"], "what I said before"))
         case "session/prompt":
-            _cancelled.clear()
+            while _cancellations.acquire(blocking=False):
+                pass
             threading.Thread(target=_take_turn, args=(request,), daemon=True).start()
         case "session/cancel":
-            _cancelled.set()
+            _cancellations.release()
         case None:
             _granted.append(request["result"])
             _answered.set()

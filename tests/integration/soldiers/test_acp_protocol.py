@@ -2,17 +2,14 @@
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kingdom.errors import Misconfigured, ProgramFailed
-from kingdom.soldiers.agents.acp.agent import AcpAgent
 from kingdom.soldiers.agents.acp.profile import CostSource
 from kingdom.soldiers.agents.port import (
     AgentFailed,
@@ -28,7 +25,6 @@ from kingdom.soldiers.agents.port import (
 from kingdom.workflow.model.messages.answers import TranscriptFinding
 from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, ENVIRONMENT, only, until_exists, updates_of
-from tests.integration.running import eventually
 from tests.integration.soldiers.acp_scene import PLAIN, Scene, end, message_update, steps, take, tool, used
 from tests.integration.soldiers.sources import processes_in
 from tests.patience import PATIENCE_SECONDS
@@ -187,45 +183,6 @@ async def test_a_turn_that_spends_its_budget_is_cancelled(scene: Scene) -> None:
         await take(agent, used(50_000), {"until_cancelled": 1, "with": {"usage": usage}}, budget_usd=0.4)
     assert caught.value.cost_usd == 0.5
     assert (await scene.stage(PLAIN).client.inspect(scene.stage(PLAIN).launch(), "t1#1")).cost_usd == 0.5
-
-
-async def has_prompt(scene: Scene) -> bool:
-    return bool(scene.requests("session/prompt"))
-
-
-async def test_an_interrupt_cancels_the_turn(scene: Scene) -> None:
-    agent = await scene.start()
-    turn = asyncio.create_task(take(agent, message_update("I wait"), {"until_cancelled": 1}))
-    await eventually(partial(has_prompt, scene))
-    await agent.interrupt()
-    with pytest.raises(AgentFailed, match="interrupted"):
-        await asyncio.wait_for(turn, PATIENCE_SECONDS)
-    assert scene.entries("interrupted")
-
-
-async def test_the_prompt_after_an_interrupt_is_sent_when_the_agent_has_had_time_to_handle_the_last_cancellation(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cancelled, prompted, cancel, prompt = list[float](), list[float](), AcpAgent._ask_for_end, AcpAgent._prompt
-
-    async def note_and_cancel(agent: AcpAgent) -> None:
-        cancelled.append(time.monotonic())
-        await cancel(agent)
-
-    async def note_and_prompt(agent: AcpAgent, *arguments: Any) -> None:
-        prompted.append(time.monotonic())
-        await prompt(agent, *arguments)
-
-    monkeypatch.setattr(AcpAgent, "_ask_for_end", note_and_cancel)
-    monkeypatch.setattr(AcpAgent, "_prompt", note_and_prompt)
-    agent = await scene.start()
-    turn = asyncio.create_task(take(agent, message_update("I wait"), {"until_cancelled": 1}))
-    await eventually(partial(has_prompt, scene))
-    await agent.interrupt()
-    with pytest.raises(AgentFailed, match="interrupted"):
-        await asyncio.wait_for(turn, PATIENCE_SECONDS)
-    assert only(await take(agent, prompt_id="t2#1"), TurnAnswer) == [TurnAnswer("done", 0.0)]
-    assert prompted[-1] - cancelled[-1] >= 1.0
 
 
 async def test_an_agent_that_ends_in_its_turn_is_gone_and_its_last_output_is_shown(scene: Scene) -> None:

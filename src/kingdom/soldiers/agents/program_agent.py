@@ -1,6 +1,8 @@
 """An agent that runs as a program and takes one turn at a time; it is killed if an interrupted turn does not end."""
 
 import asyncio
+import math
+import time
 from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import suppress
@@ -11,8 +13,10 @@ from kingdom.soldiers.agents.port import Agent, AgentFailed, AgentGone, Prompt, 
 from kingdom.soldiers.agents.recorded_turn import RecordedTurn
 from kingdom.soldiers.processes.program import Program
 
-# An interrupt is repeated, because the agent may miss it before it has begun with the prompt. The pauses grow.
+# An interrupt is repeated, because the agent may miss it before it has begun with the prompt. Each pause is twice as
+# long as the one before, so that few interrupts pile up in a slow agent.
 _FIRST_PAUSE_SECONDS = 0.2
+_PAUSE_SECONDS_MAX = 2.0
 # An agent that has not ended its interrupted turn after this long is killed.
 _INTERRUPT_LIMIT = timedelta(seconds=30)
 
@@ -24,6 +28,8 @@ class ProgramAgent(Agent, Generic[T]):
 
     # Whether the program ends when its input is closed.
     _ends_with_input = True
+    # The program may handle an interrupt this long after it was sent, and would then end the next turn.
+    _late_interrupt_seconds = 0.0
 
     def __init__(self, program: Program, session: str) -> None:
         self.session = session
@@ -32,6 +38,7 @@ class ProgramAgent(Agent, Generic[T]):
         # The turn whose updates the caller reads, and the turn that the agent works on. They differ after an interrupt.
         self._awaited_turn: T | None = None
         self._turn: T | None = None
+        self._interrupt_sent_at = -math.inf
         self._stopping = False
 
     async def send(self, prompt: Prompt) -> AsyncGenerator[TurnUpdate, None]:
@@ -44,6 +51,7 @@ class ProgramAgent(Agent, Generic[T]):
             if self._turn is not None:
                 # The previous turn must be over first; otherwise the agent might treat both prompts as one.
                 await self._turn.over.wait()
+                await asyncio.sleep(self._interrupt_sent_at + self._late_interrupt_seconds - time.monotonic())
             if self._stopping or not self._program.running:
                 raise AgentGone(await self.wait_for_end())
             self._turn = turn
@@ -56,7 +64,10 @@ class ProgramAgent(Agent, Generic[T]):
         finally:
             if self._awaited_turn is turn:
                 self._awaited_turn = None
-            if self._turn is turn and not turn.over.is_set():
+            if self._turn is not turn:
+                # The agent never received the prompt, so there is nothing to interrupt.
+                turn.over.set()
+            elif not turn.over.is_set():
                 self._interrupt(turn)
 
     async def interrupt(self) -> None:
@@ -129,10 +140,11 @@ class ProgramAgent(Agent, Generic[T]):
             async with asyncio.timeout(_INTERRUPT_LIMIT.total_seconds()):
                 while not turn.over.is_set():
                     if self._turn is turn:
+                        self._interrupt_sent_at = time.monotonic()
                         await self._ask_for_end()
                     with suppress(TimeoutError):
                         async with asyncio.timeout(pause):
                             await turn.over.wait()
-                    pause *= 2
+                    pause = min(2 * pause, _PAUSE_SECONDS_MAX)
         except TimeoutError:
             await self._program.kill()

@@ -1,8 +1,6 @@
 """A running ACP agent, whose messages become the updates and the end of a turn."""
 
 import asyncio
-import math
-import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -49,8 +47,6 @@ from kingdom.soldiers.sandbox.prices import Price
 _REPLAY_PAUSE_SECONDS = 0.3
 # How long an agent may take to exit after it has closed the connection.
 _EXIT_SECONDS = 2.0
-# How long an agent may take to handle a cancellation.
-_CANCELLATION_SECONDS = 1.0
 _log = structlog.get_logger("kingdom.soldiers")
 
 
@@ -68,6 +64,9 @@ class AcpContext:
 class AcpAgent(ProgramAgent[AcpTurn]):
     """An agent whose process runs; it takes prompts after `wait_until_ready`, and closes `resources` when it ends."""
 
+    # The protocol has no answer to a cancellation, so nothing shows whether one is still to be handled.
+    _late_interrupt_seconds = 1.0
+
     def __init__(self, program: Program, context: AcpContext, resources: AsyncExitStack) -> None:
         super().__init__(program, context.session_log.history.session)
         self._ends_with_input = context.profile.ends_with_input
@@ -78,7 +77,6 @@ class AcpAgent(ProgramAgent[AcpTurn]):
             cast("Client", _PermissionHandler(self)), AcpTransport(program, self._receive)
         )
         self._prompt_task: asyncio.Task[None] | None = None
-        self._cancelled_at = -math.inf
         self._cleanup_task = asyncio.create_task(
             self._clean_up_after_program(), name=f"{context.profile.name} {program.pid}"
         )
@@ -150,7 +148,6 @@ class AcpAgent(ProgramAgent[AcpTurn]):
 
     async def _begin(self, turn: AcpTurn) -> None:
         """Record the prompt and send it; if a person has not replied yet, end the turn with the question again."""
-        await self._wait_for_cancellations(turn)
         prompt, history = turn.prompt, self._context.session_log.history
         question, text = history.open_question(prompt), history.text_for(prompt)
         turn.record_prompt(text)
@@ -221,14 +218,8 @@ class AcpAgent(ProgramAgent[AcpTurn]):
                 self._ensure_end(turn)
 
     async def _ask_for_end(self) -> None:
-        self._cancelled_at = time.monotonic()
         with suppress(ConnectionError):
             await self._connection.cancel(session_id=self.session)
-
-    async def _wait_for_cancellations(self, turn: AcpTurn) -> None:
-        # An agent does not confirm a cancellation. One that it handles after the end of its turn ends the next turn.
-        if not turn.interrupted:
-            await asyncio.sleep(max(0.0, self._cancelled_at + _CANCELLATION_SECONDS - time.monotonic()))
 
     async def _wait_for_cleanup(self) -> None:
         await asyncio.wait([self._cleanup_task])
