@@ -14,7 +14,9 @@ def log_failure(
     **fields: object,
 ) -> None:
     """Log a warning for an expected error, and an error with its traceback for any other, because that is a bug."""
+    # Some errors, such as TimeoutError, have no text.
+    text = str(error) or repr(error)
     if isinstance(error, expected):
-        log.warning(message, error=str(error), **fields)
+        log.warning(message, error=text, **fields)
     else:
-        log.error(message, error=str(error), **fields, exc_info=error)
+        log.error(message, error=text, **fields, exc_info=error)
