@@ -19,6 +19,7 @@ from typing import Any
 import claude_agent_sdk
 from aiohttp import web
 
+from bench.servers import exit_on_sigterm
 from kingdom.soldiers.checkouts.git import run_git
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from kingdom.soldiers.processes.program import start_program
@@ -216,4 +217,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()
     sys.exit(main())

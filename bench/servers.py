@@ -34,11 +34,20 @@ class ServerUnavailableError(RuntimeError):
 
 
 def exit_on_sigterm() -> None:
-    """Let SIGTERM end this program as Ctrl-C does, so that it ends its servers and processes and removes its files."""
-    # asyncio.run then cancels its main task, so that the tasks that this one needs for its end still run.
-    # A program that a shell has started in the background ignores Ctrl-C.
+    """Let SIGTERM end this program as Ctrl-C does, so that it ends its servers and processes and removes its files.
+
+    Ctrl-C then ends the program even if a shell has started it in the background.
+    """
+    # On SIGINT, asyncio.run cancels only the main task, so that its cleanup can still wait for other tasks. This needs
+    # Python's own handler of SIGINT, which a program in the background of a shell does not have.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _interrupt_once)
+
+
+def _interrupt_once(*_: object) -> None:
+    # Some programs send SIGTERM twice, such as timeout(1), and the second one would interrupt the cleanup.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.raise_signal(signal.SIGINT)
 
 
 class PrivateDirectory:

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from bench.files.figures import Figures
-from bench.servers import PATIENCE_SECONDS
+from bench.servers import PATIENCE_SECONDS, exit_on_sigterm
 
 ROLES = ("sentinel", "king", "general", "soldiers", "envoy", "chamberlain")
 # The bounds: processor time until ready as a multiple of the imports, and MiB of the largest role.
@@ -143,4 +143,5 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()
     sys.exit(main())

@@ -4,14 +4,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
+from bench.servers import until
 from tests.benches import ROOT
 from tests.integration.embedded import open_room
 from tests.patience import PATIENCE_SECONDS
@@ -32,41 +32,45 @@ def test_a_bench_that_gets_sigterm_leaves_no_process_and_no_file(words: tuple[st
     # A shell starts programs in the background like this.
     name, in_background = f"bench.{words[0]}", ["sh", "-c", """trap '' INT; exec "$@" """, "sh"]
     command = [*in_background, sys.executable, "-m", name, *words[1:]]
-    with open_room() as room, started(command, room) as running:
-        own, deadline = psutil.Process(running.pid), time.monotonic() + PATIENCE_SECONDS
-        # The server is no child of the bench, but its command names its directory.
-        while not (servers := find_processes(str(room), psutil.process_iter())) or not (
-            workers := find_processes(name, own.children(recursive=True))
-        ):
-            assert running.poll() is None
-            assert time.monotonic() < deadline
-        running.send_signal(signal.SIGTERM)
-        assert running.wait(PATIENCE_SECONDS) == -signal.SIGINT
-        while left := [*filter(is_alive, servers + workers), *room.iterdir()]:
-            assert time.monotonic() < deadline, left
+    with open_room() as room, started(command, room) as bench:
+
+        def has_server_and_worker() -> bool:
+            # The server is no child of the bench, but its command names its directory.
+            assert bench.poll() is None
+            commands = [command for process, command in processes_of(room).items() if process.pid != bench.pid]
+            return all(any(part in command for command in commands) for part in (f"{room}/", name))
+
+        wait_until(has_server_and_worker)
+        # Like timeout(1), which signals its command and then its own process group.
+        bench.send_signal(signal.SIGTERM)
+        bench.send_signal(signal.SIGTERM)
+        assert bench.wait(PATIENCE_SECONDS) == -signal.SIGINT
+        wait_until(lambda: not processes_of(room) and not any(room.iterdir()))
 
 
 @contextmanager
-def started(command: Sequence[str], temporary: Path) -> Iterator[subprocess.Popen[bytes]]:
-    environment = {**os.environ, "TMPDIR": str(temporary)}
+def started(command: Sequence[str], room: Path) -> Iterator[subprocess.Popen[bytes]]:
     output = subprocess.DEVNULL
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output) as running:
+    environment = {**os.environ, "TMPDIR": str(room)}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output) as bench:
         try:
-            yield running
+            yield bench
         finally:
-            running.kill()
+            for process in processes_of(room):
+                with suppress(psutil.Error):
+                    process.kill()
 
 
-def find_processes(words: str, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Return the processes with these words in their commands."""
-    found = []
-    for process in processes:
+def processes_of(room: Path) -> dict[psutil.Process, str]:
+    """Return the processes of a bench and of its servers, all of which have its TMPDIR, with their commands."""
+    found = {}
+    for process in psutil.process_iter():
+        # The process may end in the meantime.
         with suppress(psutil.Error):
-            found += [process] if words in " ".join(process.cmdline()) else []
+            if process.environ().get("TMPDIR") == str(room) and process.status() != psutil.STATUS_ZOMBIE:
+                found[process] = " ".join(process.cmdline())
     return found
 
 
-def is_alive(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return process.status() != psutil.STATUS_ZOMBIE
-    return False
+def wait_until(holds: Callable[[], bool]) -> None:
+    assert any(holds() for _ in until(PATIENCE_SECONDS))
