@@ -148,10 +148,13 @@ async def _start(sandbox: Sandbox, folder: Path, handicap: float) -> float:
         contained=sandbox.profile is not SandboxProfile.OFF,
         sandbox=sandbox,
     )
-    program.close_input()
-    lines = [line async for line in program.lines()]
-    code = await program.wait()
-    seconds = time.perf_counter() - begun
+    try:
+        program.close_input()
+        lines = [line async for line in program.lines()]
+        code = await program.wait()
+        seconds = time.perf_counter() - begun
+    finally:
+        await program.kill()
     assert code == 0, (lines, program.stderr_tail())
     assert json.loads(lines[-1])["result"] == "done", lines
     return seconds + handicap

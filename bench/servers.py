@@ -41,13 +41,16 @@ def exit_on_sigterm() -> None:
     # On SIGINT, asyncio.run cancels only the main task, so that its cleanup can still wait for other tasks. This needs
     # Python's own handler of SIGINT, which a program in the background of a shell does not have.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _interrupt_once)
+    received = False
 
+    def interrupt_once(*_: object) -> None:
+        nonlocal received
+        # Some programs send SIGTERM twice, such as timeout(1), and the second one would interrupt the cleanup.
+        if not received:
+            received = True
+            signal.raise_signal(signal.SIGINT)
 
-def _interrupt_once(*_: object) -> None:
-    # Some programs send SIGTERM twice, such as timeout(1), and the second one would interrupt the cleanup.
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGTERM, interrupt_once)
 
 
 class PrivateDirectory:

@@ -16,6 +16,23 @@ from tests.benches import ROOT
 from tests.integration.embedded import open_room
 from tests.patience import PATIENCE_SECONDS
 
+SLOW_CLEANUP = """
+import asyncio, sys
+from bench.servers import exit_on_sigterm
+
+async def main():
+    try:
+        print("ready", flush=True)
+        await asyncio.Event().wait()
+    finally:
+        print("cleaning", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        print("clean", flush=True)
+
+exit_on_sigterm()
+asyncio.run(main())
+"""
+
 
 @pytest.mark.variants
 @pytest.mark.parametrize(
@@ -41,11 +58,21 @@ def test_a_bench_that_gets_sigterm_leaves_no_process_and_no_file(words: tuple[st
             return all(any(part in command for command in commands) for part in (f"{room}/", name))
 
         wait_until(has_server_and_worker)
-        # Like timeout(1), which signals its command and then its own process group.
-        bench.send_signal(signal.SIGTERM)
         bench.send_signal(signal.SIGTERM)
         assert bench.wait(PATIENCE_SECONDS) == -signal.SIGINT
         wait_until(lambda: not processes_of(room) and not any(room.iterdir()))
+
+
+def test_a_second_sigterm_does_not_interrupt_the_cleanup() -> None:
+    command, pipe = [sys.executable, "-c", SLOW_CLEANUP], subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as program:
+        assert program.stdin
+        assert program.stdout
+        for line in ("ready", "cleaning"):
+            assert program.stdout.readline() == f"{line}\n"
+            program.send_signal(signal.SIGTERM)
+        assert program.communicate("go on\n", timeout=PATIENCE_SECONDS)[0] == "clean\n"
+        assert program.returncode == -signal.SIGINT
 
 
 @contextmanager
@@ -62,7 +89,7 @@ def started(command: Sequence[str], room: Path) -> Iterator[subprocess.Popen[byt
 
 
 def processes_of(room: Path) -> dict[psutil.Process, str]:
-    """Return the processes of a bench and of its servers, all of which have its TMPDIR, with their commands."""
+    """Return the processes with this TMPDIR and their commands: those of a bench, and the first of each server."""
     found = {}
     for process in psutil.process_iter():
         # The process may end in the meantime.
