@@ -7,16 +7,16 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from datetime import timedelta
+from itertools import chain, repeat
 from typing import Generic, TypeVar
 
 from kingdom.soldiers.agents.port import Agent, AgentFailed, AgentGone, Prompt, TurnAnswer, TurnQuestion, TurnUpdate
 from kingdom.soldiers.agents.recorded_turn import RecordedTurn
 from kingdom.soldiers.processes.program import Program
 
-# An interrupt is repeated, because the agent may miss it before it has begun with the prompt. Each pause is twice as
-# long as the one before, so that few interrupts pile up in a slow agent.
-_FIRST_PAUSE_SECONDS = 0.2
-_PAUSE_SECONDS_MAX = 2.0
+# An interrupt is repeated after these pauses, because the agent may miss it before it has begun with the prompt. The
+# pauses grow, so that few interrupts pile up in a slow agent; the last one is used again and again.
+_PAUSES_SECONDS = (0.2, 0.4, 0.8, 1.6, 2.0)
 # An agent that has not ended its interrupted turn after this long is killed.
 _INTERRUPT_LIMIT = timedelta(seconds=30)
 
@@ -135,16 +135,16 @@ class ProgramAgent(Agent, Generic[T]):
 
     async def _interrupt_until_over(self, turn: T) -> None:
         """Repeat the interrupt until the turn is over; kill an agent that does not react."""
-        pause = _FIRST_PAUSE_SECONDS
         try:
             async with asyncio.timeout(_INTERRUPT_LIMIT.total_seconds()):
-                while not turn.over.is_set():
+                for pause in chain(_PAUSES_SECONDS, repeat(_PAUSES_SECONDS[-1])):
+                    if turn.over.is_set():
+                        break
                     if self._turn is turn:
                         self._interrupt_sent_at = time.monotonic()
                         await self._ask_for_end()
                     with suppress(TimeoutError):
                         async with asyncio.timeout(pause):
                             await turn.over.wait()
-                    pause = min(2 * pause, _PAUSE_SECONDS_MAX)
         except TimeoutError:
             await self._program.kill()
