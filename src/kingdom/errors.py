@@ -150,3 +150,8 @@ class Misconfigured(KingdomError):
     """Raised when a declaration or a setting contradicts itself or is incomplete."""
 
     code = "misconfigured"
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the text of an error, or the name of its class if it has no text."""
+    return str(error) or type(error).__name__

@@ -2,7 +2,7 @@
 
 from structlog.typing import FilteringBoundLogger
 
-from kingdom.errors import KingdomError
+from kingdom.errors import KingdomError, describe_error
 
 
 def log_failure(
@@ -14,8 +14,7 @@ def log_failure(
     **fields: object,
 ) -> None:
     """Log a warning for an expected error, and an error with its traceback for any other, because that is a bug."""
-    # Some errors, such as TimeoutError, have no text.
-    text = str(error) or repr(error)
+    text = describe_error(error)
     if isinstance(error, expected):
         log.warning(message, error=text, **fields)
     else:

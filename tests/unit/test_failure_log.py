@@ -29,7 +29,7 @@ def test_an_expected_error_is_a_warning_without_a_traceback(error: Exception, op
 def test_an_error_without_a_text_is_shown_with_its_class() -> None:
     with capture_logs() as lines:
         log_failure(structlog.get_logger(), "a step failed", TimeoutError())
-    assert lines[0]["error"] == "TimeoutError()"
+    assert lines[0]["error"] == "TimeoutError"
 
 
 def test_an_unexpected_error_is_an_error_with_its_traceback() -> None:

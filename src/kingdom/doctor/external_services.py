@@ -20,7 +20,7 @@ from kingdom.court.petitions.jira import JiraApi
 from kingdom.court.remote_http import HttpReply
 from kingdom.doctor.check import CheckResult, fail, ok, run_in_thread, skipped, warn
 from kingdom.doctor.context import CheckContext
-from kingdom.errors import Unavailable
+from kingdom.errors import Unavailable, describe_error
 
 CALL_LIMIT = timedelta(seconds=8)
 _NOT_CONFIGURED = "not configured in kingdom.yaml"
@@ -161,7 +161,7 @@ async def _calling(api: _Api, name: str) -> AsyncIterator[_Api]:
     try:
         yield api
     except (Unreachable, aiohttp.ClientError, TimeoutError) as error:
-        raise Unavailable(f"{name} does not answer at {api.url}: {str(error) or type(error).__name__}") from error
+        raise Unavailable(f"{name} does not answer at {api.url}: {describe_error(error)}") from error
     finally:
         await api.close()
 

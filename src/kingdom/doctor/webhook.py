@@ -18,6 +18,7 @@ from kingdom.court.sentinel.settings import GitHubWebhookSettings
 from kingdom.doctor.check import CheckResult, fail, ok, run_in_thread, skipped
 from kingdom.doctor.context import CheckContext
 from kingdom.doctor.store import read_heartbeats
+from kingdom.errors import describe_error
 
 _RESPONSE_SECONDS = 5.0
 _NOT_CONFIGURED = "not configured in kingdom.yaml"
@@ -91,7 +92,7 @@ async def check_envoy_webhook(context: CheckContext) -> CheckResult:
         async with asyncio.timeout(_RESPONSE_SECONDS):
             _, writer = await asyncio.open_connection(url.hostname, url.port or _PORTS[url.scheme])
     except (OSError, TimeoutError) as error:
-        found = f"no server listens at {place}: {str(error) or type(error).__name__}"
+        found = f"no server listens at {place}: {describe_error(error)}"
         return fail(found, "start that server, or correct envoy.webhook.url")
     writer.close()
     with suppress(OSError):

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kingdom.errors import Misconfigured, ProgramFailed
+from kingdom.errors import Misconfigured, ProgramFailed, describe_error
 from kingdom.soldiers.checkouts.repository import without_password
 from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.soldiers.processes.program import Program, start_program
@@ -178,4 +178,4 @@ def _root_cause(error: BaseException) -> str:
     """Return the message of the innermost error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return str(error) or type(error).__name__
+    return describe_error(error)

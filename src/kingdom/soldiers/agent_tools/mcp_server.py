@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kingdom.errors import Misconfigured
+from kingdom.errors import Misconfigured, describe_error
 from kingdom.soldiers.agent_tools.calls import GUIDE, TOOLS
 from kingdom.soldiers.agent_tools.port import SERVER_NAME, ToolDefinition, ToolReply
 
@@ -128,7 +128,7 @@ async def _call(parameters: dict[str, Any], url: str) -> ToolReply:
     except TimeoutError:
         reason = f"no answer within {_ANSWER_SECONDS:.0f} seconds"
     except (OSError, *_UNREADABLE) as error:
-        reason = str(error) or type(error).__name__
+        reason = describe_error(error)
     return ToolReply(text=_describe_failure(str(call["tool"]), reason, is_sent=connection is not None), is_error=True)
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 import structlog
 
-from kingdom.errors import KingdomError, Transient
+from kingdom.errors import KingdomError, Transient, describe_error
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from kingdom.soldiers.redaction import Redaction
 from kingdom.soldiers.transcripts.copied_text import MARGIN_BYTES, cut_into_pieces
@@ -56,7 +56,9 @@ async def copy_diffs(
                     found = await _make_diff(checkouts, redaction, tree, since, commits[tree.id])
                     await _store(texts, run, _name(checkpoint_id, tree.id, side), found)
         except (KingdomError, TimeoutError) as error:
-            _log.warning("the diff of a checkpoint is not stored", checkpoint=checkpoint_id, error=str(error))
+            _log.warning(
+                "the diff of a checkpoint is not stored", checkpoint=checkpoint_id, error=describe_error(error)
+            )
 
 
 async def read_diff(

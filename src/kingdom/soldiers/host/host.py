@@ -18,7 +18,7 @@ from kingdom.bus.record import Record, RecordQuery
 from kingdom.bus.worker import Worker
 from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.clock import utc_now
-from kingdom.errors import KingdomError, Misconfigured, NotFound, Transient, Unreadable
+from kingdom.errors import KingdomError, Misconfigured, NotFound, Transient, Unreadable, describe_error
 from kingdom.soldiers.agents.port import AgentClient
 from kingdom.soldiers.checkouts.legacy_checkouts import migrate_legacy_checkouts
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
@@ -295,7 +295,7 @@ class SoldierHost:
                 async with asyncio.timeout(left):
                     renewal = await renew_host(self._bus, host, self._commands.busy, self._lease)
             except (TimeoutError, Transient) as error:
-                _log.warning("lease not renewed, trying again", host=self._name, error=str(error))
+                _log.warning("lease not renewed, trying again", host=self._name, error=describe_error(error))
                 await asyncio.sleep(min(_PAUSE_SECONDS, left))
             else:
                 if renewal:

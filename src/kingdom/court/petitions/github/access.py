@@ -16,7 +16,7 @@ from kingdom.court.petitions.http_api import LONGEST_CALL, REASON_MAX, HttpApi, 
 from kingdom.court.remote_http import HttpReply, bearer, github_headers, requested_pause
 from kingdom.court.sentinel.settings import GitHubAppSettings, GitHubSettings
 from kingdom.court.sentinel.untrusted import clean_text
-from kingdom.errors import Misconfigured, Transient
+from kingdom.errors import Misconfigured, Transient, describe_error
 
 # What reading a pull request needs: its reviews, labels, checks and statuses, the logs of failed jobs, and the
 # permission of each reviewer.
@@ -203,7 +203,7 @@ class AppInstallation(GithubAccess):
         try:
             reply = await self._api.send(path, body)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise Unreachable(f"no token was received: {str(error) or type(error).__name__}") from error
+            raise Unreachable(f"no token was received: {describe_error(error)}") from error
         if reply.status != _CREATED:
             raise self._refusal(reply, scope)
         try:
