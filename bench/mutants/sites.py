@@ -121,15 +121,15 @@ def find_mutants(region: Region) -> list[Mutant]:
     return list(_named(mutant for file in region.files for mutant in _of_file(file)))
 
 
-def draw(seed: int, shares: float = 1.0) -> list[tuple[Region, Mutant]]:
-    """Draw mutants of each region by the hash of their names, so that a change elsewhere does not change the draw."""
+def draw(regions: Iterable[Region], seed: int, shares: float = 1.0) -> list[tuple[Region, Mutant]]:
+    """Draw mutants of these regions by the hash of their names, so that a change elsewhere does not change the draw."""
 
     def rank(mutant: Mutant) -> bytes:
         return hashlib.sha256(f"{seed} {mutant.name}".encode()).digest()
 
     return [
         (region, mutant)
-        for region in REGIONS.values()
+        for region in regions
         for mutant in sorted(find_mutants(region), key=rank)[: max(1, round(region.share * shares))]
     ]
 

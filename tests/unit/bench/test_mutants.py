@@ -86,17 +86,17 @@ def test_each_mutant_of_the_product_has_its_own_name_changes_the_source_and_can_
 
 
 def test_the_same_seed_draws_the_same_mutants_and_another_one_others() -> None:
-    names = [[mutant.name for _, mutant in draw(seed)] for seed in (17, 17, 18)]
+    names = [[mutant.name for _, mutant in draw(REGIONS.values(), seed)] for seed in (17, 17, 18)]
     assert names[0] == names[1] != names[2]
     assert len(names[0]) == len(set(names[0])) == sum(region.share for region in REGIONS.values())
 
 
 def test_one_new_mutant_replaces_at_most_one_drawn_mutant_per_region(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {mutant.name for _, mutant in draw(17)}
+    before = {mutant.name for _, mutant in draw(REGIONS.values(), 17)}
     found = {region: find_mutants(region) for region in REGIONS.values()}
     fresh = Mutant("a.sql", "take", "drops a lock", 1, 0, 0, "")
     monkeypatch.setattr(sites, "find_mutants", lambda region: [fresh, *found[region]])
-    assert len(before - {mutant.name for _, mutant in draw(17)}) <= len(REGIONS)
+    assert len(before - {mutant.name for _, mutant in draw(REGIONS.values(), 17)}) <= len(REGIONS)
 
 
 def test_the_tests_that_reach_a_mutant_run_first_and_the_fastest_of_them_before_the_others() -> None:
@@ -117,7 +117,7 @@ def test_a_test_that_reaches_a_function_of_the_same_name_in_another_file_is_not_
 
 
 def test_a_mutant_is_found_again_by_the_name_that_a_report_shows() -> None:
-    region, mutant = draw(17)[0]
+    region, mutant = draw(REGIONS.values(), 17)[0]
     assert find_by_name(mutant.name) == (region, mutant)
     with pytest.raises(LookupError, match="--list"):
         find_by_name("nobody")
