@@ -7,9 +7,6 @@ EXPLAINED: Mapping[str, str] = {
     " 'e.lease_token = (SELECT token FROM fenced_lease)'": (
         "no two leases hold events of one key, so an event in flight that the lease lists is in flight under this lease"
     ),
-    "bus/worker/worker.py Worker._fetch_until_stopped: turns 'not done' around": (
-        "it only decides whether a warning is logged"
-    ),
     'backends/postgres/sql/publish.sql write: turns ORDER BY kind, id COLLATE "C" around': (
         "every transaction then locks its records in the opposite order, which prevents deadlocks as well"
     ),
