@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from kingdom.bus import Dead, Envelope
 from kingdom.cli.bus import storage
 from tests.acceptance import shop
 from tests.acceptance.terminal import Terminal, eventually
+from tests.patience import PATIENCE_SECONDS
 
 COMMANDS = typer.main.get_command(storage.app).commands  # type: ignore[attr-defined]
 ELSEWHERE = ("--schema", "elsewhere")
@@ -118,6 +120,30 @@ async def test_export_and_import_show_their_progress_on_a_terminal(
     assert "Checking" in screen
     assert "Importing" in screen
     assert "7/7" in screen
+
+
+async def test_an_export_that_lacks_changes_fails_and_claims_nothing(
+    terminal: Terminal, dsn: str, tmp_path: Path
+) -> None:
+    async def publish() -> None:
+        async with PostgresBus(dsn, shop.topology) as bus:
+            while True:
+                await bus.publish(Envelope(type="OrderPlaced"))
+
+    publishing = asyncio.create_task(publish())
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            # An export during which no event was published succeeds.
+            for number in count():
+                file = tmp_path / f"{number}.jsonl"
+                done = await asyncio.to_thread(terminal.run, "storage", "export", str(file))
+                if done.code:
+                    break
+    finally:
+        publishing.cancel()
+        await asyncio.gather(publishing, return_exceptions=True)
+    assert (done.code, "Exported everything" in done.out) == (1, False)
+    assert "the file lacks these changes" in done.err
 
 
 def cut_off(whole: bytes) -> bytes:
