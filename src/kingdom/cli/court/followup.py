@@ -71,6 +71,8 @@ async def list_(
     elif shown:
         columns = ("pull request", "general", "state", "rounds", "usd", "until", "why")
         call.output.table(columns, [_row(followup) for followup in shown])
+        if len(found) > limit:
+            call.output.note_older("followups", limit)
     else:
         call.output.say(
             "No pull request is followed. A General follows its pull requests if general.yaml has `follow`."
