@@ -35,7 +35,7 @@ async def simulate(
     start = utc_now() - inputs.duration(since)
     packages = king_context_of(call, rules).packages()
     async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
-        found = await replay(transaction, operations_of(bus), packages, start)
+        found = await replay(transaction, operations_of(bus), packages, start, call.note_unreadable)
     if call.output.json:
         call.output.document(found)
         return
