@@ -133,6 +133,11 @@ async def _play(
     with_host: bool,
 ) -> bool:
     match name:
+        case "engine" if (given or directory) and not with_host:
+            raise Misconfigured(
+                "the engine runs no agents, so it takes no options about a host: add --host, or start a host with"
+                " `kingdom role host`"
+            )
         case "engine" | "host":
             host = SoldierSettings(**given) if with_host or name == "host" else None
             runs_engine = name == "engine"
