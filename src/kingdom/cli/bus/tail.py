@@ -42,7 +42,7 @@ async def tail(
         typer.Option("--token-file", metavar="FILE", help="The token for --url; by default $KINGDOM_WEB_TOKEN."),
     ] = None,
 ) -> None:
-    """Print the log of operators and handlers without gaps or duplicates; a cause always comes before its effect.
+    """Print the log: everything that happened, without gaps or duplicates, each cause before its effects.
 
     With --url, the log of a web server on another machine is followed. A lost connection is resumed without gaps.
 

@@ -55,7 +55,8 @@ async def list_(
 async def show(
     call: CommandCall,
     task_id: Annotated[
-        str, typer.Argument(metavar="TASK", help="The id of an assignment, or its beginning; `last` is the newest.")
+        str,
+        typer.Argument(metavar="ASSIGNMENT", help="The id of an assignment, or its beginning; `last` is the newest."),
     ],
 ) -> None:
     """Show an assignment.

@@ -105,7 +105,7 @@ async def show(call: CommandCall, pull_request: PullRequest) -> None:
     rows = [(name.replace("_", " "), value) for name, value in fields.items() if value not in ("", None)]
     call.output.table(("followup", ""), rows)
     if summary.question:
-        call.output.say(f"A person is asked whether to go on: kingdom answer {summary.question} continue")
+        call.output.say(f"A person is asked whether to continue: kingdom answer {summary.question} continue")
     call.output.say(f"The timeline of its newest round: kingdom explain {summary.task_id}")
 
 

@@ -51,7 +51,8 @@ _CANNOT_UNDO = "git cannot undo it"
 async def list_(
     call: CommandCall,
     run: Annotated[
-        str, typer.Argument(metavar="RUN|TASK", help="A run or assignment, by default all; `last` is the newest run.")
+        str,
+        typer.Argument(metavar="RUN|ASSIGNMENT", help="A run or assignment, by default all; `last` is the newest run."),
     ] = "",
     *,
     after: Annotated[
@@ -79,7 +80,7 @@ async def list_(
     if call.output.json:
         call.output.document([to_listed_petition(petition, left_behind=left_behind) for petition, left_behind in shown])
     elif shown:
-        columns = ("petition", "what", "where", "state", "when", "agreed", "")
+        columns = ("petition", "what", "where", "state", "when", "approved by", "")
         call.output.table(columns, [_row(petition, left_behind=left_behind) for petition, left_behind in shown])
         if len(found) > limit:
             call.output.note_older("petitions", limit)

@@ -334,5 +334,5 @@ def _row(package: Package) -> tuple[str, str, str, str, str]:
 def _petition_rule(rule: PetitionRule) -> str:
     approvals = ", approvals too" if "APPROVE" in rule.events else ""
     commands = f", with the commands {' '.join(rule.commands)} to bots" if rule.commands else ""
-    condition = ", if a person agrees" if rule.approval else ""
+    condition = ", if a person approves" if rule.approval else ""
     return f"{rule.kind} on {', '.join(rule.targets)}, at most {rule.at_most}{approvals}{commands}{condition}"

@@ -31,7 +31,7 @@ from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.inputs import duration
 from kingdom.cli.framework.json_result import LOG_LINES, array, one
 from kingdom.cli.framework.long_running import LOOPBACK, Level, MetricsHost, MetricsPort
-from kingdom.cli.machine.role import play_court_role
+from kingdom.cli.machine.role import run_court_role
 from kingdom.clock import utc_now
 from kingdom.court.streams import TOPOLOGY
 from kingdom.errors import Misconfigured, NotFound
@@ -73,7 +73,7 @@ async def run(
     JSON: log lines, one object each, on standard error.
     """
     level = logging.getLevelNamesMapping()[log_level.upper()]
-    cut_off = await play_court_role(call, "web", level, metrics_host, metrics_port)
+    cut_off = await run_court_role(call, "web", level, metrics_host, metrics_port)
     return exit_code.FAILED if cut_off else None
 
 
