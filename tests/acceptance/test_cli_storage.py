@@ -12,7 +12,7 @@ from kingdom.backends.postgres import PostgresBus
 from kingdom.bus import Dead, Envelope
 from kingdom.cli.bus import storage
 from tests.acceptance import shop
-from tests.acceptance.terminal import Terminal, eventually
+from tests.acceptance.terminal import Done, Terminal, eventually
 from tests.patience import PATIENCE_SECONDS
 
 COMMANDS = typer.main.get_command(storage.app).commands  # type: ignore[attr-defined]
@@ -130,15 +130,16 @@ async def test_an_export_that_lacks_changes_fails_and_claims_nothing(
             while True:
                 await bus.publish(Envelope(type="OrderPlaced"))
 
+    async def export() -> Done:
+        return await asyncio.to_thread(terminal.run, "storage", "export", str(tmp_path / f"{next(numbers)}.jsonl"))
+
+    numbers = count()
     publishing = asyncio.create_task(publish())
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             # An export during which no event was published succeeds.
-            for number in count():
-                file = tmp_path / f"{number}.jsonl"
-                done = await asyncio.to_thread(terminal.run, "storage", "export", str(file))
-                if done.code:
-                    break
+            while not (done := await export()).code:
+                pass
     finally:
         publishing.cancel()
         await asyncio.gather(publishing, return_exceptions=True)
