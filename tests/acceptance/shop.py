@@ -19,6 +19,7 @@ from kingdom.bus import (
     Topology,
     Transaction,
 )
+from kingdom.bus.operations import Retention
 from kingdom.errors import Permanent
 
 STREAMS = (
@@ -56,3 +57,4 @@ async def _until_there(file: Path) -> None:
 
 
 app = Application(topology, dispatcher)
+patient_app = Application(topology, dispatcher, retention=Retention(archive=timedelta(days=30)))

@@ -123,7 +123,7 @@ def test_nouns_are_singular() -> None:
         (("show", ""), "ID is empty", "`kingdom show --help`"),
         (("cancel", ""), "WORKFLOW is empty", "`kingdom workflow cancel --help`"),
         (("why", ""), "EVENT_ID is empty", "`kingdom why --help`"),
-        (("answer", "", ""), "TASK is empty", "`kingdom answer --help`"),
+        (("answer", "", ""), "ASSIGNMENT is empty", "`kingdom answer --help`"),
         (("send", "demo.hello"), "'demo.hello' is not an event as JSON", "did you mean --type demo.hello?"),
     ],
 )  # fmt: skip

@@ -174,7 +174,19 @@ def test_validate_takes_a_name_of_a_general_unless_a_directory_has_that_name(
     unknown = laptop("general", "validate", "gen-tea")
     assert (unknown.code, "there is no General and no directory gen-tea" in unknown.err) == (2, True)
     (tmp_path / "gen-pr").mkdir()
-    assert laptop.run_json("general", "validate", "gen-pr") == {"directory": "gen-pr", "generals": [], "broken": []}
+    assert "there is nothing to check in gen-pr, " in laptop("general", "validate", "gen-pr").err
+
+
+def test_validate_does_not_succeed_if_it_checked_nothing(laptop: InProcessCli, tmp_path: Path) -> None:
+    shutil.copytree(SHIPPED / "gen-pr", tmp_path / "review")
+    other = laptop("general", "validate", "review")
+    assert (other.code, "name is 'gen-pr': give its folder the same name" in other.out) == (1, True)
+    laptop.run_json("general", "install", "gen-pr")
+    (tmp_path / "realm/generals/gen-pr/general.yaml").unlink()
+    (tmp_path / "empty").mkdir()
+    for folder in ("gen-pr", "empty"):
+        nothing = laptop("general", "validate", folder)
+        assert (nothing.code, "kingdom general create" in nothing.err) == (2, True)
 
 
 def test_a_preview_requires_a_repository_and_reports_missing_values(laptop: InProcessCli) -> None:

@@ -113,7 +113,13 @@ def test_engine_and_host_refuse_a_store_without_its_migrations(cluster: PrivateC
 def test_waiting_for_a_run_reports_that_no_engine_runs(files: Terminal, tmp_path: Path) -> None:
     runs = Runs(files, tmp_path)
     runs.template("Alone", {"name": "alone", "tasks": ["Nothing."]})
+    settings = tmp_path / "kingdom.yaml"
+    settings.write_text("{}\n")
+    waits = ("workflow", "create", "alone", "--start", "--wait", "--json")
     with files.start(*RUN_HOST, "box") as host:
         host.logs("host registered")
-        with files.start("workflow", "create", "alone", "--start", "--wait", "--json", unhandled=0.0) as waiting:
+        with files.start(*waits, unhandled=0.0) as waiting:
             eventually(lambda: "is `kingdom role engine` running?" in waiting._err.read_text() and "said")
+        with files.start(*waits, "--config", str(settings), unhandled=0.0) as waiting:
+            court = "is `kingdom up` or `kingdom role general` running?"
+            eventually(lambda: court in waiting._err.read_text() and "said")

@@ -29,6 +29,7 @@ def test_show_works_for_every_kind_of_id(cli_on_sample: InProcessCli, sample: Sa
         EVENT: ("event", "show", EVENT),
         PETITION: ("petition", "show", PETITION),
         "3f9a01bc": ("petition", "show", PETITION),
+        ENDED[:-4]: ("assignment", "show", ENDED),
         "greet": ("template", "show", "greet"),
         sample.dead: ("bus", "dead", "show", sample.dead),
     }

@@ -1,5 +1,6 @@
 import signal
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import UUID
 
 import psycopg
@@ -119,8 +120,8 @@ async def test_without_the_application_a_cancelled_first_event_still_blocks_its_
     assert situation["blockedByEventId"] == str(head)
 
 
-def make_old_partition(dsn: str) -> None:
-    old = datetime.now(UTC).date() - timedelta(days=20)
+def make_old_partition(dsn: str, days: int = 20) -> None:
+    old = datetime.now(UTC).date() - timedelta(days=days)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(
             f"CREATE TABLE kingdom.outbox_archive_{old:%Y%m%d} PARTITION OF kingdom.outbox_archive"
@@ -137,8 +138,36 @@ async def test_retention_makes_and_drops_partitions(terminal: Terminal, dsn: str
     kept = terminal.run_json("bus", "retain", "--ahead-days", "2", "--archive-days", "30")
     assert (kept["partitionsMade"], kept["partitionsDropped"]) == (0, 0)
     assert terminal.run_json("bus", "retain", "--ahead-days", "2")["partitionsDropped"] == 1
-    cleaned = [entry for entry in terminal.run("bus", "tail", "--json").documents if entry["type"] == CLEANED]
-    assert [entry["data"] for entry in cleaned] == [{"deleted_count": 1}], "what was removed is counted once"
+    assert cleaned(terminal) == [("tester", {"deleted_count": 1})], "what was removed is counted once"
+
+
+def test_retention_keeps_what_the_settings_file_or_the_application_keeps(
+    cli_on_database: InProcessCli, dsn: str, tmp_path: Path
+) -> None:
+    cli_on_database("bus", "migrate")
+    make_old_partition(dsn)
+    (tmp_path / "kingdom.yaml").write_text("chamberlain: {retention: {queue_days: 30}}\n")
+    assert cli_on_database.run_json("bus", "retain")["partitionsDropped"] == 0
+    (tmp_path / "kingdom.yaml").unlink()
+    patient = ("--app", f"{shop.__name__}:patient_app")
+    assert cli_on_database.run_json("bus", "retain", *patient)["partitionsDropped"] == 0
+    assert cli_on_database.run_json("bus", "retain", *patient, "--archive-days", "14")["partitionsDropped"] == 1
+
+
+def test_an_engine_keeps_what_the_settings_file_keeps(terminal: Terminal, dsn: str, tmp_path: Path) -> None:
+    terminal.run("bus", "migrate")
+    make_old_partition(dsn, days=20)
+    make_old_partition(dsn, days=60)
+    file = tmp_path / "kingdom.yaml"
+    file.write_text("chamberlain: {retention: {queue_days: 30}}\n")
+    with terminal.start("role", "engine", "--config", str(file), "--json-logs"):
+        assert eventually(lambda: cleaned(terminal)) == [("engine", {"deleted_count": 1})]
+
+
+def cleaned(terminal: Terminal) -> list[tuple[str, object]]:
+    """Return the actor and the data of each logged removal."""
+    entries = terminal.run("bus", "tail", "--json").documents
+    return [(entry["actor"], entry["data"]) for entry in entries if entry["type"] == CLEANED]
 
 
 @pytest.mark.parametrize(("words", "actor"), [(("bus", "work", SHOP), "bus"), (("role", "engine"), "engine")])
@@ -147,12 +176,7 @@ def test_removals_by_workers_and_engines_are_counted(
 ) -> None:
     make_old_partition(dsn)
     with terminal.start(*words, "--json-logs"):
-
-        def cleaned() -> list[tuple[str, object]]:
-            entries = terminal.run("bus", "tail", "--json").documents
-            return [(entry["actor"], entry["data"]) for entry in entries if entry["type"] == CLEANED]
-
-        assert eventually(cleaned) == [(actor, {"deleted_count": 1})]
+        assert eventually(lambda: cleaned(terminal)) == [(actor, {"deleted_count": 1})]
 
 
 def test_pins_name_the_session_that_keeps_old_rows(

@@ -17,6 +17,22 @@ from tests.patience import PATIENCE_SECONDS
 TAIL = (sys.executable, "-m", "kingdom", "bus", "tail", "--from", "start")
 
 
+async def test_tail_says_that_a_server_does_not_answer_and_tries_again(tmp_path: Path) -> None:
+    url = "http://127.0.0.1:1"
+    process = await asyncio.create_subprocess_exec(
+        *TAIL, "--url", url, cwd=tmp_path, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stderr
+        note = await asyncio.wait_for(process.stderr.readline(), PATIENCE_SECONDS)
+        assert note.startswith(f"cannot reach {url} (".encode())
+        assert note.endswith(b"), trying again\n")
+        assert process.returncode is None
+    finally:
+        process.kill()
+        await process.wait()
+
+
 async def run(directory: Path, *arguments: str) -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
         *TAIL, *arguments, cwd=directory, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE

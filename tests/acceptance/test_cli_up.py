@@ -149,7 +149,7 @@ def test_a_terminal_shows_the_roles_and_the_status_of_the_court(files: Terminal,
     assert done.code == 0
     for words in ("envoy", "running", "health", "assignments", "king and sentinel do not run"):
         assert words in done.out
-    last = done.out[done.out.rindex("ended last by") :]
+    last = done.out[done.out.rindex("last exit") :]
     assert "running" not in last
     assert "All roles have ended." in last
 

@@ -93,6 +93,17 @@ async def test_every_entry_is_read_from_every_offset(reading: Reading) -> None:
         assert page.next_offset == whole.next_offset
 
 
+async def test_a_transcript_in_an_inaccessible_folder_is_read_from_its_copy(reading: Reading) -> None:
+    await reading.write("hello")
+    # Nothing can access a path with such a long name, not even root.
+    here, folder = socket.gethostname(), f"/{'x' * 300}"
+    await register_host(reading.bus, HOST, 1, timedelta(hours=1), machine=here, directory=folder)
+    session = RunSession(SOLDIER, work_id=f"{reading.workflow.id}-w1", host=HOST)
+    await locate(reading.bus, run_texts_of(reading.bus), session, reading.workflow)
+    assert session.place.endswith("which this account cannot read")
+    assert isinstance(session.source, StoredTranscript) == (reading.copier is not None)
+
+
 async def test_pages_are_bounded_and_continue_each_other(reading: Reading) -> None:
     await reading.write(*("x" * 1000 for _ in range(40)))
     source, entries, after, pages = await reading.source(), [], 0, 0

@@ -33,7 +33,7 @@ from kingdom.cli.framework.command import CommandCall
 from kingdom.cli.framework.long_running import LOOPBACK, run_until_stopped
 from kingdom.cli.framework.output import CommandOutput
 from kingdom.cli.machine import role as role_command
-from kingdom.cli.machine.role import CourtRole, play_court_role
+from kingdom.cli.machine.role import CourtRole, run_court_role
 from kingdom.court.petitions.github.api import GithubApi
 from kingdom.court.petitions.github.effect import GithubPetitions
 from kingdom.realm import Realm
@@ -144,7 +144,7 @@ def _role(name: CourtRole) -> Play:
         _count_all(step_counter)
         given = {"config": str(stage.directory / "kingdom.yaml"), "database_url": stage.url}
         call = _SweptCall(CommandOutput(json=True), given, step_counter=step_counter)
-        await play_court_role(call, name, logging.INFO, LOOPBACK, None)
+        await run_court_role(call, name, logging.INFO, LOOPBACK, None)
 
     return play
 

@@ -189,7 +189,9 @@ async def get_by_name(transaction: Transaction, kind: CredentialKind, name: str)
         page = await transaction.find(query)
         if found := [read_document(each.doc, Credential) for each in page if each.id.startswith(name)]:
             return found
-    raise NotFound(f"there is no active {kind.name} {name!r}: `kingdom web {kind.name}s list` shows all")
+    # Of the groups of commands, only that of the sessions has a plural name.
+    group = "sessions" if kind is SESSION else kind.name
+    raise NotFound(f"there is no active {kind.name} {name!r}: `kingdom web {group} list` shows all")
 
 
 async def list_credentials(

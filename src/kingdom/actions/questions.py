@@ -3,7 +3,6 @@
 import hashlib
 from dataclasses import dataclass
 from datetime import datetime
-from difflib import get_close_matches
 from typing import TypeVar
 
 import msgspec
@@ -95,22 +94,13 @@ async def answer_question(
 
     With `words`, the text is free text, even if it resembles a choice.
     """
-    if not words and (meant := _similar_choice(ask, given.text)):
+    if not words and (meant := ask.similar_choice(given.text)):
         choices = ", ".join(ask.choices)
         raise Permanent(f"{given.text} is not one of {choices}; did you mean {meant}? For free text add --words")
     taken = await submit_answer(transaction, given, now)
     if taken.refusal:
         raise Permanent(f"{ask.id} does not accept this answer: {taken.refusal}; `kingdom inbox` shows open questions")
     return AnswerResult(task_id=ask.id, event_id=given.event_id, question=ask.text)
-
-
-def _similar_choice(ask: HumanQuestion, text: str) -> str | None:
-    """Return the choice that a text resembles, if any. Such a text is more often a typo than free text."""
-    typed, choices = text.strip().lower(), {choice.lower(): choice for choice in ask.choices}
-    if ask.exact or not typed or typed in choices:
-        return None
-    completions = [choice for choice in choices if choice.startswith(typed)]
-    return next((choices[near] for near in completions or get_close_matches(typed, choices, n=1)), None)
 
 
 def _about(assignment: Assignment) -> str:

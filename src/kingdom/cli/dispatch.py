@@ -43,6 +43,11 @@ def run(words: Sequence[str], note: str = "") -> int:
         if error.name not in _DRIVER_MODULES:
             raise
         return _say("the PostgreSQL driver is not installed: pip install 'kingdom[postgres]'", exit_code.USAGE)
+    except OSError as error:
+        # An error that names no file, such as one of a connection, is a bug, and a closed pipe is no error.
+        if not isinstance(error.filename, str) or isinstance(error, BrokenPipeError):
+            raise
+        return _say(_inaccessible(error), exit_code.FAILED)
 
 
 def refuse_word(word: str) -> int:
@@ -102,6 +107,14 @@ def _usage(error: typer.TyperException, command: Any, name: str) -> str:
         return f"{cause}; {more}"
     called = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar or parameter.name.upper()
     return f"{called}: {cause}; {more}" if cause else f"{called} is missing; {more}"
+
+
+def _inaccessible(error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        step = "use the account that owns it, or change its permissions"
+    else:
+        step = "correct this, then run the command again"
+    return f"{error.filename} is not accessible ({error.strerror}): {step}"
 
 
 def _suggestion(word: str, known: Iterable[str]) -> str:

@@ -77,8 +77,10 @@ NOUNS: tuple[str, ...] = tuple(name for name in WORDS if name not in ALIASES)
 
 def expand_alias(words: list[str]) -> tuple[list[str], str]:
     """Return the words of the command that an alias or a former name stands for, and a note that names both."""
-    for short, full in (*(((alias,), full) for alias, full in ALIASES.items()), *FORMER_NAMES.items()):
-        if tuple(words[: len(short)]) == short:
-            note = f"`kingdom {' '.join(short)}` is short for `kingdom {' '.join(full)}`."
-            return [*full, *words[len(short) :]], note
+    aliases = {(alias,): full for alias, full in ALIASES.items()}
+    for names, relation in ((aliases, "short for"), (FORMER_NAMES, "the former name of")):
+        for name, full in names.items():
+            if tuple(words[: len(name)]) == name:
+                note = f"`kingdom {' '.join(name)}` is {relation} `kingdom {' '.join(full)}`."
+                return [*full, *words[len(name) :]], note
     return words, ""

@@ -1,6 +1,7 @@
 """Questions to people. A root assignment or petition has at most one open question. The first valid answer counts."""
 
 from datetime import date, datetime, timedelta
+from difflib import get_close_matches
 from enum import StrEnum
 
 import msgspec
@@ -101,6 +102,14 @@ class HumanQuestion(
     def matching_choice(self, text: str) -> str | None:
         """Return the choice that an answer names, or None."""
         return next((choice for choice in self.choices if choice.lower() == text.strip().lower()), None)
+
+    def similar_choice(self, text: str) -> str | None:
+        """Return the choice that a text resembles, if any. Such a text is more often a typo than free text."""
+        typed, choices = text.strip().lower(), {choice.lower(): choice for choice in self.choices}
+        if self.exact or not typed or typed in choices:
+            return None
+        completions = [choice for choice in choices if choice.startswith(typed)]
+        return next((choices[near] for near in completions or get_close_matches(typed, choices, n=1)), None)
 
     def with_answer(self, person: str, text: str) -> "HumanQuestion":
         """Return the question with its answer."""

@@ -143,8 +143,9 @@ class Scenario:
         while not (found := find(await self._refresh())):
             if time.monotonic() > deadline:
                 raise ProgramFailed(
-                    f"the demo waited {self._timeout_seconds:g} s in vain until {what}: run `kingdom demo --keep` and"
-                    f" read realm/logs/system.log; last lines of the roles: {' '.join(self.court.log_lines)[-2000:]}"
+                    f"the demo waited {self._timeout_seconds:g} s, but this did not happen: {what}. Run"
+                    " `kingdom demo --keep` and read realm/logs/system.log; last lines of the roles:"
+                    f" {' '.join(self.court.log_lines)[-2000:]}"
                 )
             await asyncio.sleep(_POLL_SECONDS)
         return found

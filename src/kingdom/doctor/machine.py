@@ -90,9 +90,9 @@ async def check_open_files(_: CheckContext) -> CheckResult:
     """Check how many files a process may open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= _OPEN_FILES_LEAST:
-        return ok(f"a process may have {'any number' if soft == resource.RLIM_INFINITY else soft} open")
+        return ok(f"a process may open {'any number of' if soft == resource.RLIM_INFINITY else soft} files")
     more = hard if hard != resource.RLIM_INFINITY and hard >= _OPEN_FILES_LEAST else 4 * _OPEN_FILES_LEAST
-    return warn(f"a process may have only {soft} open", f"ulimit -n {more}")
+    return warn(f"a process may open only {soft} files", f"ulimit -n {more}")
 
 
 async def check_inotify(_: CheckContext) -> CheckResult:

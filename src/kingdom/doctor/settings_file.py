@@ -56,7 +56,7 @@ async def check_generals(context: CheckContext) -> CheckResult:
         first = loaded.broken[0]
         return fail(f"{first.name} is broken and does nothing: {first.reason}", f"kingdom general validate {folder}")
     if not loaded.packages:
-        return warn(f"there is none in {folder}, so no event leads to work", "kingdom general install gen-hello")
+        return warn(f"there is no General in {folder}, so no event starts work", "kingdom general install gen-hello")
     return ok(", ".join(package.name for package in loaded.packages))
 
 
@@ -74,7 +74,10 @@ def _check_secrets(source: Path, base_directory: Path) -> CheckResult:
     if secrets_of(Realm(database_url=document.get("database_url", ""))):
         fix = f"move the whole URL to an environment variable, and write in {source.name}: database_url: env:NAME"
         return warn(f"database_url in {source} contains a password", fix)
-    return ok(f"{len(secrets)} named, none readable by others" if secrets else "none is needed")
+    if not secrets:
+        return ok("none is needed")
+    named, them = ("1 secret is", "it") if len(secrets) == 1 else (f"{len(secrets)} secrets are", "them")
+    return ok(f"{named} named, and no other user can read {them}")
 
 
 def _find_secrets(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

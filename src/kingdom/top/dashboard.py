@@ -260,7 +260,8 @@ class Dashboard(Screen[None]):
         if row is None or snapshot is None:
             return None
         for ask in [row.ask] if row.ask else [each for each in snapshot.asks if row.run == each.workflow_id]:
-            return AnswerDialog(ask.general or ask.id, ask.text, ask.choices, partial(self._client.answer, ask))
+            send = partial(self._client.answer, ask)
+            return AnswerDialog(ask.general or ask.id, ask.text, ask.choices, send, ask.similar_choice)
         for run in snapshot.asking_runs:
             if run.id == row.run and run.question:
                 return AnswerDialog(run.name, run.question.text, run.question.choices, partial(self._reply, run.id))

@@ -24,7 +24,7 @@ def describe_question(ask: HumanQuestion) -> list[Text]:
         ("run", ask.workflow_id),
         ("asked at", _format_time(ask.asked_at)),
         ("open until", _format_time(ask.due_at)),
-        ("may answer", ", ".join(ask.people) or "everybody"),
+        ("may answer", ", ".join(ask.people) or "everyone"),
         ("default", ask.default),
     ]
     facts = [Text(f"{name:<11} {plain(value)}") for name, value in values if value]

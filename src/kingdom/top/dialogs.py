@@ -12,7 +12,7 @@ from textual.suggester import SuggestFromList
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from kingdom.errors import KingdomError
+from kingdom.errors import KingdomError, describe_error
 from kingdom.text import plain
 from kingdom.top.rows import BAD
 
@@ -77,17 +77,29 @@ class ChoiceDialog(ModalScreen[int | None]):
 
 
 class AnswerDialog(ModalScreen[bool]):
-    """Asks for an answer and sends it. A rejected answer can be corrected. Returns whether an answer was accepted."""
+    """Asks for an answer and sends it. A rejected answer can be corrected. Returns whether an answer was accepted.
+
+    `similar_choice` returns the choice that a text resembles, if any. Such a text must be entered twice.
+    """
 
     DEFAULT_CSS = _BOX.format(name="AnswerDialog")
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "do not answer")]
 
-    def __init__(self, who: str, question: str, choices: Sequence[str], send: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        who: str,
+        question: str,
+        choices: Sequence[str],
+        send: Callable[[str], Awaitable[None]],
+        similar_choice: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
         super().__init__()
         self._who = who
         self._question = question
         self._choices = choices
         self._send = send
+        self._similar_choice = similar_choice
+        self._questioned = ""
 
     def compose(self) -> ComposeResult:
         """Create the widgets."""
@@ -108,12 +120,20 @@ class AnswerDialog(ModalScreen[bool]):
 
     async def on_input_submitted(self, event: Input.Submitted) -> None:
         """Send the answer, or show why it is rejected."""
+        text = self._to_choice(event.value)
+        if text != self._questioned and (meant := self._similar_choice(text)):
+            self._questioned = text
+            self._show_problem(f"{text} is none of the choices; did you mean {meant}? enter sends {text} as free text")
+            return
         try:
-            await self._send(self._to_choice(event.value))
+            await self._send(text)
         except (KingdomError, OSError) as error:
-            self.query_one("#note", Static).update(Text(plain(error), style=BAD))
+            self._show_problem(describe_error(error))
         else:
             self.dismiss(True)  # noqa: FBT003 - Textual's dismiss takes one positional result
+
+    def _show_problem(self, problem: str) -> None:
+        self.query_one("#note", Static).update(Text(plain(problem), style=BAD))
 
     def _to_choice(self, text: str) -> str:
         """Return the choice that is displayed as this text, or else the text itself."""

@@ -107,7 +107,7 @@ COLUMNS: Mapping[Pane, tuple[Column, ...]] = {
         Column("note", weight=1),
     ),
     Pane.INBOX: (
-        Column("asks", 20),
+        Column("id", 20),
         Column("since", 5),
         Column("until", 6),
         Column("question", weight=3),
@@ -166,7 +166,7 @@ def build_summary(snapshot: TopSnapshot) -> list[Cell]:
         Cell("today ", QUIET),
         Cell(f"${money.spent:.2f} of ${money.limit:.2f}", style_of(money.status)),
         *(part for each in slots for part in (Cell("  slots ", QUIET), Cell(f"{each.held}/{each.limit}"))),
-        Cell("  asks ", QUIET),
+        Cell("  questions ", QUIET),
         Cell(str(asks), ATTENTION if asks else ""),
         Cell("  events ", QUIET),
         Cell(f"{count_text(status.undecided)} undecided, {count_text(status.waiting.count)} waiting"),
@@ -309,7 +309,7 @@ def _health(snapshot: TopSnapshot) -> Iterator[PaneRow]:
         )
         yield PaneRow(key=f"slots {slots.scope}", full_text=shorten(f"{slots.scope}: {more}"), cells=cells)
     for parked in status.parked:
-        more = shorten(f"goes on in {format_span((parked.until - status.at).total_seconds())}: {parked.reason}")
+        more = shorten(f"continues in {format_span((parked.until - status.at).total_seconds())}: {parked.reason}")
         cells = (Cell(shorten(parked.workflow)), Cell("parked", ATTENTION), Cell(more))
         yield PaneRow(
             key=f"parked {parked.workflow}",

@@ -117,7 +117,7 @@ async def test_the_sandbox_is_skipped_if_the_settings_cannot_be_read(tmp_path: P
 async def test_few_open_files_are_reported() -> None:
     with limited(resource.RLIMIT_NOFILE, 512):
         report = await look_at("open-files")
-    assert (report.status, report.found) == ("warn", "a process may have only 512 open")
+    assert (report.status, report.found) == ("warn", "a process may open only 512 files")
     assert report.fix.startswith("ulimit -n ")
 
 

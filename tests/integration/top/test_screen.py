@@ -12,8 +12,9 @@ from psycopg import sql
 from kingdom.bootstrap import operations_of
 from kingdom.bus import Bus, Dead, Envelope, Record
 from kingdom.clock import utc_now
+from kingdom.court.envoy.answers import find_pending_answer
 from kingdom.court.heartbeat import HEARTBEATS
-from kingdom.court.questions import QUESTIONS, HumanQuestion, QuestionStatus
+from kingdom.court.questions import QUESTIONS, HumanQuestion, QuestionStatus, load_question, save_question
 from kingdom.court.records import CURRENT
 from kingdom.ids import first_id
 from kingdom.realm import Realm
@@ -116,18 +117,44 @@ async def test_recent_failures_are_shown_and_earlier_ends_and_unreadable_runs_ar
             await anna.sees("cannot be read by this version")
 
 
-async def make_unreadable(bus: Bus) -> None:
-    """Store unreadable documents: a run with a question, a parked run, a question, and a heartbeat."""
-    soon = utc_now() + timedelta(hours=1)
-    ask = HumanQuestion(
+async def test_a_text_that_resembles_a_choice_is_sent_only_after_a_second_enter(
+    files: BackendUnderTest, tmp_path: Path
+) -> None:
+    ask = msgspec.structs.replace(a_question(), choices=("yes", "no"))
+    async with files.open(REALM.topology, REALM.kinds) as bus, opened_top(files, tmp_path) as anna:
+        async with bus.transaction() as transaction:
+            await save_question(transaction, ask)
+        await anna.press("3")
+        await anna.until(lambda: list(anna.rows) == [ask.id])
+        await anna.opens("a")
+        await anna.press(*"yse", "enter")
+        await anna.sees("yse is none of the choices; did you mean yes?")
+        async with bus.transaction() as transaction:
+            assert await find_pending_answer(transaction, ask) is None
+        await anna.leaves("enter")
+        async with bus.transaction() as transaction:
+            known = await load_question(transaction, ask.id)
+            given = await find_pending_answer(transaction, known[1]) if known else None
+        assert given
+        assert given.doc["payload"]["text"] == "yse"
+
+
+def a_question() -> HumanQuestion:
+    """Return an open question of a run that does not exist."""
+    return HumanQuestion(
         id="task-1",
         assignment_id="task-1",
         general="gen-x",
         workflow_id="wf-x",
         text="Which?",
         asked_at=utc_now(),
-        due_at=soon,
+        due_at=utc_now() + timedelta(hours=1),
     )
+
+
+async def make_unreadable(bus: Bus) -> None:
+    """Store unreadable documents: a run with a question, a parked run, a question, and a heartbeat."""
+    soon, ask = utc_now() + timedelta(hours=1), a_question()
     async with bus.transaction() as transaction:
         for run_id in ("wf-x", "wf-y"):
             state = WorkflowStatus.AWAITING

@@ -79,7 +79,7 @@ async def _answers(anna: TopUser) -> None:
     await anna.press("tab", "tab")
     await anna.sees("task-", "Both of them?", "yes / no")
     await anna.opens("enter")
-    await anna.sees("may answer  everybody")
+    await anna.sees("may answer  everyone")
     await anna.leaves("q")
     await anna.opens("a")
     await anna.sees("gen-test asks:", "Choices: yes / no")

@@ -44,7 +44,7 @@ def test_a_run_that_waits_for_its_vendor_is_shown_with_reason_and_time() -> None
 
 def test_the_money_of_the_day_shows_what_generals_have_spent_and_what_is_set_aside() -> None:
     lines = [line.plain for line in facts(a_court_status())]
-    assert "money today  ok: $1.00 spent by Generals and $2.00 set aside of $300.00" in lines
+    assert "money today  ok: $1.00 spent by Generals and $2.00 reserved of $300.00" in lines
 
 
 def test_without_parked_runs_nothing_is_shown() -> None:

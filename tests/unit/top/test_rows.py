@@ -106,7 +106,7 @@ def test_the_head_shows_the_health_its_reason_the_money_and_the_queues() -> None
     light = "".join(cell.text for cell in build_headline(a_court_status()))
     assert light == "● yellow the disk is nearly full, read 3s ago"
     line = "".join(cell.text for cell in build_summary(TopSnapshot(status=a_court_status(), asks=[an_ask()])))
-    assert line == ("today $1.50 of $300.00  slots 2/3  asks 1  events 4 undecided, 1000+ waiting  2 in progress")
+    assert line == ("today $1.50 of $300.00  slots 2/3  questions 1  events 4 undecided, 1000+ waiting  2 in progress")
 
 
 def test_a_run_shows_its_current_step_or_what_it_waits_for() -> None:

@@ -57,6 +57,8 @@ async def attach(
 
     JSON: the lines of `kingdom logs --json`.
     """
+    if files and call.output.json:
+        raise typer.BadParameter("--files is only for people: `kingdom diff --json` prints the changes of a run.")
     async with call.bus(engine(), create=False) as bus:
         workflow = await find_workflow(bus, workflow_id)
         if files:

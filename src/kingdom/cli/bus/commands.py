@@ -201,30 +201,33 @@ async def cancel(
 async def retain(
     call: CommandCall,
     *,
-    archive_days: Annotated[float, typer.Option(min=0, max=DAYS_MAX, help="Days to keep finished events.")] = 7,
-    log_days: Annotated[float, typer.Option(min=0, max=DAYS_MAX, help="Days to keep the log.")] = 90,
+    archive_days: Annotated[
+        float | None, typer.Option(min=0, max=DAYS_MAX, help="Days to keep finished events.")
+    ] = None,
+    log_days: Annotated[float | None, typer.Option(min=0, max=DAYS_MAX, help="Days to keep the log.")] = None,
     text_days: Annotated[
-        float, typer.Option(min=0, max=DAYS_MAX, help="Days to keep copies of transcripts and diffs.")
-    ] = 7,
+        float | None, typer.Option(min=0, max=DAYS_MAX, help="Days to keep copies of transcripts and diffs.")
+    ] = None,
     ahead_days: Annotated[
-        int, typer.Option(min=1, max=DAYS_MAX, help="Create partitions for this many days ahead.")
-    ] = 7,
+        int | None, typer.Option(min=1, max=DAYS_MAX, help="Create partitions for this many days ahead.")
+    ] = None,
 ) -> None:
     """Create the partitions of the next days and remove expired data; workers do this by themselves.
 
-    How long records are kept depends on their kind, which --app declares.
+    A value without an option is that of the application, otherwise that of `chamberlain.retention` in kingdom.yaml.
+    Without both, finished events and copies are kept for 7 days, and the log for 90 days. How long records are kept
+    depends on their kind, which --app declares.
 
     Example: kingdom bus retain --archive-days 14
 
     JSON: {partitionsMade, partitionsDropped, dedupKeysRemoved, recordsRemoved}.
     """
-    retention = Retention(
-        archive=timedelta(days=archive_days),
-        log=timedelta(days=log_days),
-        run_texts=timedelta(days=text_days),
-        partitions_ahead_days=ahead_days,
-    )
-    async with call.bus(call.application() or application_for_any_stream(), create=False) as bus:
+    application = call.application()
+    configured = application.retention if application else _configured_retention(call)
+    days = {"archive": archive_days, "log": log_days, "run_texts": text_days}
+    given = {name: timedelta(days=each) for name, each in days.items() if each is not None}
+    retention = replace(configured, **given, partitions_ahead_days=ahead_days or configured.partitions_ahead_days)
+    async with call.bus(application or application_for_any_stream(), create=False) as bus:
         report = await bootstrap.operations_of(bus).retain(retention)
         if report.removed:
             await log_clean_up(bus, call.settings.actor, report.removed)
@@ -257,6 +260,16 @@ async def pins(call: CommandCall) -> None:
 
 
 app.add_typer(verify.app)
+
+
+def _configured_retention(call: CommandCall) -> Retention:
+    """Return the retention of the settings file, or the default retention if there is no settings file."""
+    if call.settings.file is None:
+        return Retention()
+    # The other commands of this group do not need the modules of the court.
+    from kingdom.court.chamberlain.retention import store_retention  # noqa: PLC0415 - loaded on demand
+
+    return store_retention(call.part("chamberlain").chamberlain.retention)
 
 
 def _documents(rows: list[StreamStats]) -> list[dict[str, Any]]:

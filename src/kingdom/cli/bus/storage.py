@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from kingdom.bootstrap import transfer_of
+from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.command import CommandCall, application_for_any_stream, command
 from kingdom.cli.framework.json_result import one
 from kingdom.cli.framework.output import AdvanceProgress
@@ -26,11 +27,11 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Move everyth
 async def export(
     call: CommandCall,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file; compressed if its name ends with .gz.")],
-) -> None:
+) -> int | None:
     """Export the whole store to one file: events, records, dedup keys, pauses and the log.
 
-    First stop everything that uses the store: later writes are not in the file. The store is not changed, except that
-    expired leases are released first.
+    First stop everything that uses the store: later writes are not in the file, and then the exit code is 1. The store
+    is not changed, except that expired leases are released first.
 
     Example: kingdom storage export kingdom.jsonl.gz
 
@@ -52,12 +53,14 @@ async def export(
         call.output.document(ExportResult(file=str(file), source=store.store, exported=census))
     else:
         call.output.table(("what", "exported"), census.numbers().items())
-    call.output.say(f"Exported everything to {file}. Import it elsewhere: kingdom storage import {file}")
     if changed:
         call.output.note(
             "The store changed during the export, and the file lacks these changes: stop what uses the store,"
             " and export again."
         )
+        return exit_code.FAILED
+    call.output.say(f"Exported everything to {file}. Import it elsewhere: kingdom storage import {file}")
+    return None
 
 
 @command(app, "import", result=one(ImportResult))

@@ -1,13 +1,13 @@
 """A client of the live stream that reconnects by itself and resumes after the last message."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
 import aiohttp
 
-from kingdom.errors import Misconfigured, Permanent, Unavailable
+from kingdom.errors import Misconfigured, Permanent, Unavailable, describe_error
 
 # A ping comes every 15 s, so a silent connection is dead after this time.
 _SILENCE_SECONDS = 45.0
@@ -29,11 +29,15 @@ class StreamMessage:
 class StreamClient:
     """Reads a stream. When the connection is lost, it connects again and resumes at the last position.
 
-    `position` is the id of the last complete message; at first, it is the position to begin at.
+    `position` is the id of the last complete message; at first, it is the position to begin at. `on_failure` gets the
+    reason when the server cannot be reached, once until the next message.
     """
 
-    def __init__(self, url: str, token: str | None, position: str) -> None:
+    def __init__(
+        self, url: str, token: str | None, position: str, on_failure: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._url = url.rstrip("/")
+        self._on_failure = on_failure
         self._headers = {"Accept": "text/event-stream"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self.position = position
         self.connections = 0
@@ -49,8 +53,12 @@ class StreamClient:
                     async for message in self._connection(session):
                         failures = 0
                         yield message
-                except (aiohttp.ClientError, OSError, TimeoutError, Unavailable):
+                except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
+                    raise Misconfigured(f"{self._url} is not the address of a server: write https://HOST") from error
+                except (aiohttp.ClientError, OSError, TimeoutError, Unavailable) as error:
                     failures += 1
+                    if failures == 1:
+                        self._on_failure(describe_error(error))
                 await asyncio.sleep(min(self._wait_seconds * 2 ** max(0, failures - 1), _LONGEST_WAIT_SECONDS))
 
     async def _connection(self, session: aiohttp.ClientSession) -> AsyncIterator[StreamMessage]:

@@ -42,7 +42,7 @@ async def tail(
         typer.Option("--token-file", metavar="FILE", help="The token for --url; by default $KINGDOM_WEB_TOKEN."),
     ] = None,
 ) -> None:
-    """Print the log of operators and handlers without gaps or duplicates; a cause always comes before its effect.
+    """Print the log: everything that happened, without gaps or duplicates, each cause before its effects.
 
     With --url, the log of a web server on another machine is followed. A lost connection is resumed without gaps.
 
@@ -85,16 +85,20 @@ def _read_token(file: Path | None) -> str | None:
         return read_environment("KINGDOM_WEB_TOKEN")
     try:
         return file.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise Misconfigured(f"cannot read the token: {error}") from error
+    except (OSError, UnicodeError) as error:
+        cause = f"the token in {file} cannot be read: {error}"
+        raise Misconfigured(f"{cause}: name the file that has what `kingdom web token create` printed") from error
 
 
 async def _follow_url(call: CommandCall, url: str, token: str | None, start: str, limit: int | None) -> None:
     # aiohttp would slow down every other command.
     from kingdom.cli.bus.stream_client import StreamClient  # noqa: PLC0415 - loaded on demand
 
+    def note(reason: str) -> None:
+        call.output.note(f"cannot reach {url} ({reason}), trying again")
+
     shown = 0
-    async for message in StreamClient(url, token, start).messages():
+    async for message in StreamClient(url, token, start, note).messages():
         if message.event == "reset":
             call.output.note("The log no longer has the entries at this position; continuing with new entries.")
         if message.event != "entry":

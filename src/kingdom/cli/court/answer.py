@@ -31,7 +31,7 @@ async def answer(
     task: Annotated[
         str,
         typer.Argument(
-            metavar="TASK",
+            metavar="ASSIGNMENT",
             help="The id in `kingdom inbox`, or its beginning or end; for a petition at least its last six characters."
             " `last` is the newest question.",
         ),

@@ -35,7 +35,7 @@ async def list_(
         records = await newest_days(
             transaction,
             ASSIGNMENTS,
-            limit,
+            limit + 1,
             state=status,
             is_wanted=lambda record: general in ("", record.doc.get("target_general")),
         )
@@ -45,6 +45,8 @@ async def list_(
     elif shown:
         columns = ("id", "general", "type", "status", "created", "why")
         call.output.table(columns, [_row(assignment) for assignment in shown])
+        if len(records) > limit:
+            call.output.note_older("assignments", limit)
     else:
         call.output.say("There are no assignments that match. An event creates one: kingdom send --type TYPE")
 
@@ -53,7 +55,8 @@ async def list_(
 async def show(
     call: CommandCall,
     task_id: Annotated[
-        str, typer.Argument(metavar="TASK", help="The id of an assignment, or its beginning; `last` is the newest.")
+        str,
+        typer.Argument(metavar="ASSIGNMENT", help="The id of an assignment, or its beginning; `last` is the newest."),
     ],
 ) -> None:
     """Show an assignment.

@@ -45,8 +45,8 @@ async def cost(
     today, month = found.today, found.month
     expected = f", about ${month.forecast:.2f} expected" if month.forecast is not None else ""
     call.output.say(
-        f"Today ${today.spent:.2f} of ${today.limit:.2f} are spent, and ${today.set_aside:.2f} are set aside.",
-        f"This month ${month.spent:.2f} are spent{expected}. Since {found.since} ${found.usd:.2f} are spent.",
+        f"Today: ${today.spent:.2f} of ${today.limit:.2f} spent, ${today.set_aside:.2f} reserved.",
+        f"This month: ${month.spent:.2f} spent{expected}. Since {found.since}: ${found.usd:.2f} spent.",
     )
     if found.days:
         call.output.table(("day", "usd"), [(str(each.day), f"{each.usd:.2f}") for each in found.days])

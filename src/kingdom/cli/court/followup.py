@@ -71,6 +71,8 @@ async def list_(
     elif shown:
         columns = ("pull request", "general", "state", "rounds", "usd", "until", "why")
         call.output.table(columns, [_row(followup) for followup in shown])
+        if len(found) > limit:
+            call.output.note_older("followups", limit)
     else:
         call.output.say(
             "No pull request is followed. A General follows its pull requests if general.yaml has `follow`."
@@ -103,7 +105,7 @@ async def show(call: CommandCall, pull_request: PullRequest) -> None:
     rows = [(name.replace("_", " "), value) for name, value in fields.items() if value not in ("", None)]
     call.output.table(("followup", ""), rows)
     if summary.question:
-        call.output.say(f"A person is asked whether to go on: kingdom answer {summary.question} continue")
+        call.output.say(f"A person is asked whether to continue: kingdom answer {summary.question} continue")
     call.output.say(f"The timeline of its newest round: kingdom explain {summary.task_id}")
 
 

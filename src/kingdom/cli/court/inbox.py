@@ -65,5 +65,5 @@ def _view(asks: list[OpenQuestion]) -> RenderableType:
         )
         for ask in asks
     ]
-    hint = "Answer with: kingdom answer TASK TEXT. More: kingdom show TASK"
-    return Group(table(("task", "general", "about", "question", "choices", "asked", "until"), rows), Text(hint))
+    hint = "Answer with: kingdom answer ASSIGNMENT TEXT. More: kingdom show ASSIGNMENT"
+    return Group(table(("assignment", "general", "about", "question", "choices", "asked", "until"), rows), Text(hint))

@@ -30,7 +30,7 @@ from kingdom.court.streams import TOPOLOGY
 from kingdom.errors import Ambiguous, NotFound
 from kingdom.views.petitions import ListedPetition, PetitionDetails
 from kingdom.workflow.model.run.workflow import Workflow
-from kingdom.workflow.records import KINDS, each_record
+from kingdom.workflow.records import KINDS, WORKFLOWS, each_record
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -51,7 +51,8 @@ _CANNOT_UNDO = "git cannot undo it"
 async def list_(
     call: CommandCall,
     run: Annotated[
-        str, typer.Argument(metavar="RUN|TASK", help="A run or assignment, by default all; `last` is the newest run.")
+        str,
+        typer.Argument(metavar="RUN|ASSIGNMENT", help="A run or assignment, by default all; `last` is the newest run."),
     ] = "",
     *,
     after: Annotated[
@@ -73,12 +74,16 @@ async def list_(
     if after and not run:
         raise typer.BadParameter("--after needs the run of the checkpoint.")
     async with call.bus(PETITIONS_APPLICATION, create=False) as bus:
-        shown = await (_petitions_of_run(call, bus, run, after, limit) if run else _all_petitions(call, bus, limit))
+        at_most = limit + 1
+        found = await (_petitions_of_run(call, bus, run, after, at_most) if run else _all_petitions(call, bus, at_most))
+    shown = found[-limit:]
     if call.output.json:
         call.output.document([to_listed_petition(petition, left_behind=left_behind) for petition, left_behind in shown])
     elif shown:
-        columns = ("petition", "what", "where", "state", "when", "agreed", "")
+        columns = ("petition", "what", "where", "state", "when", "approved by", "")
         call.output.table(columns, [_row(petition, left_behind=left_behind) for petition, left_behind in shown])
+        if len(found) > limit:
+            call.output.note_older("petitions", limit)
     else:
         call.output.say("There are no petitions.")
 
@@ -138,7 +143,8 @@ async def _petitions_of_run(
         record = await transaction.get(ASSIGNMENTS.name, root_id_of(text))
         root = read_document(record.doc, Assignment).root_id if record else root_id_of(text)
         petitions = await petitions_of(transaction, root)
-        if petitions and not after:
+        is_without_run = record is not None and await transaction.get(WORKFLOWS.name, run_id_of_root(root)) is None
+        if not after and (petitions or is_without_run):
             return await with_left_behind(transaction, petitions[-limit:], call.note_unreadable)
     workflow = await find_workflow(bus, run_id_of_root(root) if record or petitions else text)
     async with bus.transaction() as transaction:

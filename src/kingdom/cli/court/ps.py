@@ -27,10 +27,14 @@ app = typer.Typer(add_completion=False)
 
 
 class _ProcessList(NamedTuple):
-    """The entries. `events_wait` is set if there are no entries, events wait, and a person reads the output."""
+    """The newest entries. `is_cut` is set if there are older ones.
+
+    `events_wait` is set if there are no entries, events wait, and a person reads the output.
+    """
 
     entries: list[ProcessEntry]
     events_wait: bool
+    is_cut: bool
 
 
 @command(app, "ps", result=array(ProcessEntry))
@@ -52,13 +56,15 @@ async def ps(
 
         async def read() -> _ProcessList:
             async with bus.transaction() as transaction:
-                entries = (await _entries(call, transaction, limit, every=every))[-limit:]
+                found = await _entries(call, transaction, limit + 1, every=every)
                 waiting = RecordQuery(kind=EVENTS.name, state=EventStatus.PENDING, limit=1)
-                needs_hint = not entries and not call.output.json
-                return _ProcessList(entries, events_wait=needs_hint and bool(await transaction.find(waiting)))
+                needs_hint = not found and not call.output.json
+                events_wait = needs_hint and bool(await transaction.find(waiting))
+                return _ProcessList(found[-limit:], events_wait, is_cut=len(found) > limit)
 
         def view(seen: _ProcessList, dropped: int = 0) -> RenderableType:
-            return _view(seen.entries, events_wait=seen.events_wait, dropped=dropped)
+            limited_to = limit if seen.is_cut else None
+            return _view(seen.entries, events_wait=seen.events_wait, limited_to=limited_to, dropped=dropped)
 
         def newest(seen: _ProcessList) -> RenderableType:
             return view(seen, dropped=count_hidden_rows(call.output.console, seen.entries, _view))
@@ -129,8 +135,13 @@ def _assignment_entry(assignment: Assignment, runs: dict[str, list[ProcessEntry]
     )
 
 
-def _view(entries: Sequence[ProcessEntry], *, events_wait: bool = False, dropped: int = 0) -> RenderableType:
-    """Return a table of the entries without the first `dropped` ones, or a hint if there are none."""
+def _view(
+    entries: Sequence[ProcessEntry], *, events_wait: bool = False, limited_to: int | None = None, dropped: int = 0
+) -> RenderableType:
+    """Return a table of the entries without the first `dropped` ones, or a hint if there are none.
+
+    `limited_to` is the limit if there are more entries.
+    """
     if not entries:
         events = ", but events wait: kingdom status" if events_wait else ""
         return Text(f"Nothing is running{events}. To see what has ended: kingdom ps --all")
@@ -151,4 +162,6 @@ def _view(entries: Sequence[ProcessEntry], *, events_wait: bool = False, dropped
             )
         )
     older = f"{dropped} older one(s) do not fit on the screen. " if dropped else ""
+    if limited_to:
+        older += f"Older ones are not shown: add --limit {2 * limited_to}. "
     return Group(table(("id", "what", "status", "for", "cost", "why"), rows), Text(f"{older}More: kingdom show ID"))

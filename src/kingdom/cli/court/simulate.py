@@ -12,6 +12,7 @@ from kingdom.cli.framework.json_result import one
 from kingdom.clock import utc_now
 from kingdom.court.king.simulation import RoutingDifference, RoutingSimulation
 from kingdom.court.king.simulation import simulate_routing as replay
+from kingdom.court.status import count_noun
 
 app = typer.Typer(add_completion=False)
 
@@ -35,7 +36,7 @@ async def simulate(
     start = utc_now() - inputs.duration(since)
     packages = king_context_of(call, rules).packages()
     async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
-        found = await replay(transaction, operations_of(bus), packages, start)
+        found = await replay(transaction, operations_of(bus), packages, start, call.note_unreadable)
     if call.output.json:
         call.output.document(found)
         return
@@ -43,8 +44,8 @@ async def simulate(
         columns = ("event", "type", "repo", "what changes", "before", "after")
         call.output.table(columns, [_row(each) for each in found.differences])
     call.output.say(
-        f"{len(found.differences)} would change, {found.unchanged} would not,"
-        f" {found.forgotten} are no longer in the store."
+        f"{count_noun(len(found.differences), 'event')} would be routed differently, {found.unchanged} would not;"
+        f" {found.forgotten} {'is' if found.forgotten == 1 else 'are'} no longer in the store."
     )
 
 

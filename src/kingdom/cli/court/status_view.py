@@ -44,7 +44,7 @@ def status_view(court_status: CourtStatus) -> RenderableType:
     return Group(
         *facts(court_status),
         Text(),
-        *([table(("role", "last sign of life"), roles)] if roles else []),
+        *([table(("role", "last heartbeat"), roles)] if roles else []),
         *([table(("machine", "status", "agents"), hosts)] if hosts else []),
         *_followups(court_status),
         *troubles(court_status),
@@ -58,7 +58,7 @@ def facts(court_status: CourtStatus) -> Iterator[Text]:
     because = f" ({describe_reason(health.reason)})" if health.reason else ""
     held_back = f": {health.effect}" if health.effect else ""
     yield _fact("health", health.level, f"{because}{age}{held_back}")
-    spent = f": ${money.spent:.2f} spent by Generals and ${money.set_aside:.2f} set aside of ${money.limit:.2f}"
+    spent = f": ${money.spent:.2f} spent by Generals and ${money.set_aside:.2f} reserved of ${money.limit:.2f}"
     yield _fact("money today", money.status, spent)
     yield _fact("slots", "", ", ".join(f"{each.scope} {each.held} of {each.limit}" for each in court_status.slots))
     yield _fact("events", "", _events(court_status))

@@ -56,6 +56,8 @@ async def list_(
     elif events:
         columns = ("id", "type", "repo", "priority", "status", "outcome", "generals")
         call.output.table(columns, [_row(event) for event in events])
+        if len(found) > limit:
+            call.output.note_older("events", limit)
     else:
         call.output.say("There are no events that match. Send one: kingdom send --type TYPE")
 

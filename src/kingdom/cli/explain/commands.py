@@ -32,7 +32,7 @@ async def explain(
     about: Annotated[
         str,
         typer.Argument(
-            metavar="TASK|EVENT|RUN",
+            metavar="ASSIGNMENT|EVENT|RUN",
             help="The id of an assignment, event or run, or its beginning; for a run also its end, or `last`.",
         ),
     ],

@@ -93,6 +93,8 @@ class CommandCall:
     ) -> AsyncIterator[Bus]:
         """Open the bus with the declarations of an application."""
         settings = self.settings
+        # In a folder below a realm, a command most probably means the store of the realm, so it creates no other one.
+        create = create and (settings.store_is_named or settings.file is not None or _realm_above() is None)
         opening = open_bus(
             settings.database_url,
             application.topology,
@@ -232,11 +234,16 @@ def _how_to_begin(file: Path | None) -> str:
     """Return what to do next when there is no store yet."""
     if file:
         hint = "`kingdom up` or `kingdom send` creates it"
-    elif above := next((place for place in Path.cwd().parents if (place / FILE).exists()), None):
+    elif above := _realm_above():
         hint = f"the realm is in {above}: run this there, or with --config {above / FILE}"
     else:
         hint = "`kingdom init` creates a realm, `kingdom demo` shows one"
     return f"{hint}; --database-url or KINGDOM_DATABASE_URL names another store"
+
+
+def _realm_above() -> Path | None:
+    """Return the directory above the current one that has a settings file, or None."""
+    return next((place for place in Path.cwd().parents if (place / FILE).exists()), None)
 
 
 def _shared_options(json_flags: tuple[str, ...]) -> list[inspect.Parameter]:

@@ -58,6 +58,10 @@ class CommandOutput:
         """Print a table for a person."""
         self.console.print(table(columns, rows))
 
+    def note_older(self, what: str, limit: int) -> None:
+        """Print that a list shows only its newest items."""
+        self.note(f"Older {what} are not shown: add --limit {2 * limit}")
+
     @contextmanager
     def progress(self, what: str, total: int | None) -> Iterator[AdvanceProgress]:
         """Show a progress bar on a terminal while the block runs."""

@@ -248,14 +248,29 @@ def _directory_to_check(call: CommandCall, path: str, directory: str) -> Path:
 
 def _load(place: Path, *, accepts_strangers: bool) -> LoadedPackages:
     """Load the Generals in a directory, or only one General if the directory is its folder."""
-    if not (place / GENERAL_FILE).exists():
-        return load_packages(place, accepts_strangers=accepts_strangers)
-    place = place.absolute()
-    loaded = load_packages(place.parent, accepts_strangers=accepts_strangers)
-    return LoadedPackages(
-        packages=tuple(each for each in loaded.packages if each.name == place.name),
-        broken=tuple(each for each in loaded.broken if each.name == place.name),
-    )
+    if (place / GENERAL_FILE).exists():
+        return _load_one(place.absolute(), accepts_strangers=accepts_strangers)
+    loaded = load_packages(place, accepts_strangers=accepts_strangers)
+    if not (loaded.packages or loaded.broken):
+        raise Misconfigured(
+            f"there is nothing to check in {place}, which has no {GENERAL_FILE} and no folder gen-NAME:"
+            " create a General with `kingdom general create`"
+        )
+    return loaded
+
+
+def _load_one(folder: Path, *, accepts_strangers: bool) -> LoadedPackages:
+    """Load the General of a folder. Another General of the same directory may make it broken."""
+    loaded = load_packages(folder.parent, accepts_strangers=accepts_strangers)
+    packages = tuple(each for each in loaded.packages if each.name == folder.name)
+    broken = tuple(each for each in loaded.broken if each.name == folder.name)
+    if packages or broken:
+        return LoadedPackages(packages=packages, broken=broken)
+    # The name of this folder is not that of a General, so it is not among those of its directory.
+    try:
+        return LoadedPackages(packages=(load_package(folder, accepts_strangers=accepts_strangers),))
+    except Misconfigured as error:
+        return LoadedPackages(broken=(BrokenPackage(name=folder.name, directory=str(folder), reason=str(error)),))
 
 
 def _with_checked_scripts(loaded: LoadedPackages) -> LoadedPackages:
@@ -319,5 +334,5 @@ def _row(package: Package) -> tuple[str, str, str, str, str]:
 def _petition_rule(rule: PetitionRule) -> str:
     approvals = ", approvals too" if "APPROVE" in rule.events else ""
     commands = f", with the commands {' '.join(rule.commands)} to bots" if rule.commands else ""
-    condition = ", if a person agrees" if rule.approval else ""
+    condition = ", if a person approves" if rule.approval else ""
     return f"{rule.kind} on {', '.join(rule.targets)}, at most {rule.at_most}{approvals}{commands}{condition}"

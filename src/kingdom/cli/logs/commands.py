@@ -51,9 +51,8 @@ async def logs(
     null for entries from the log.
     """
     async with call.bus(engine(), create=False) as bus:
-        await watch(
-            call, bus, await find_subject(bus, subject), follow=follow, everything=everything, since=since_offset
-        )
+        found = await find_subject(bus, subject, call.note_unreadable)
+        await watch(call, bus, found, follow=follow, everything=everything, since=since_offset)
 
 
 async def watch(

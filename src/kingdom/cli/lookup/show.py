@@ -8,7 +8,7 @@ from uuid import UUID
 import typer
 
 from kingdom.bootstrap import operations_of
-from kingdom.bus.port import Bus
+from kingdom.bus.port import Bus, Transaction
 from kingdom.cli.court import petition
 from kingdom.cli.framework.command import CommandCall, application_for_any_stream, command
 from kingdom.cli.framework.json_result import one
@@ -61,11 +61,8 @@ async def show(
 async def _command(bus: Bus, thing: str) -> tuple[Any, ...]:
     """Return the function that shows a thing, and its arguments without the first, which is the CommandCall."""
     async with bus.transaction() as transaction:
-        for kind, noun in _NOUNS.items():
-            if await transaction.get(kind, thing):
-                return _show_function(noun), thing
-        if thing.startswith(ID_PREFIXES[EVENTS.name]):
-            return _show_function("event"), await resolve_id(transaction, EVENTS, thing)
+        if found := await _record_command(transaction, thing):
+            return found
     if event := _uuid(thing):
         return await _bus_event_command(bus, event)
     if thing.startswith(_GENERAL):
@@ -85,6 +82,20 @@ async def _command(bus: Bus, thing: str) -> tuple[Any, ...]:
         raise
     except NotFound:
         return petition.show, await _petition_id(bus, thing)
+
+
+async def _record_command(transaction: Transaction, thing: str) -> tuple[Any, ...] | None:
+    """Return the command for the id of a record, or for the beginning of the id of an event or assignment."""
+    for kind, noun in _NOUNS.items():
+        if await transaction.get(kind, thing):
+            return _show_function(noun), thing
+    for records in (EVENTS, ASSIGNMENTS):
+        if thing.startswith(ID_PREFIXES[records.name]):
+            record_id = await resolve_id(transaction, records, thing)
+            # The run of a removed assignment has its id too.
+            if records is EVENTS or record_id != thing:
+                return _show_function(_NOUNS[records.name]), record_id
+    return None
 
 
 async def _bus_event_command(bus: Bus, event: UUID) -> tuple[Any, ...]:

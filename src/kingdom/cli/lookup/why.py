@@ -5,6 +5,7 @@ import typer
 from kingdom.cli.court.declarations import COURT, EventId, Rules, king_context_of
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.output import format_cell
 from kingdom.cli.framework.workflow_ids import resolve_id
 from kingdom.clock import utc_now
 from kingdom.court.king.why import AHEAD_MAX, EventExplanation, WaitReason, explain_event
@@ -24,7 +25,8 @@ async def why(call: CommandCall, event_id: EventId, *, rules: Rules = "") -> Non
     """
     king = king_context_of(call, rules)
     async with call.bus(COURT, create=False) as bus, bus.transaction() as transaction:
-        explanation = await explain_event(transaction, await resolve_id(transaction, EVENTS, event_id), utc_now(), king)
+        event_id = await resolve_id(transaction, EVENTS, event_id)
+        explanation = await explain_event(transaction, event_id, utc_now(), king, call.note_unreadable)
     if call.output.json:
         call.output.document(explanation)
         return
@@ -35,7 +37,7 @@ async def why(call: CommandCall, event_id: EventId, *, rules: Rules = "") -> Non
 
 def _print_details(call: CommandCall, explanation: EventExplanation) -> None:
     for wait in explanation.waits:
-        call.output.say(f"For {wait.general} since {wait.since.isoformat(timespec='seconds')}: {_wait_text(wait)}")
+        call.output.say(f"For {wait.general} since {format_cell(wait.since)}: {_wait_text(wait)}")
     if explanation.assignments:
         columns = ("assignment", "general", "type", "status", "reason")
         rows = [

@@ -38,7 +38,8 @@ async def list_(call: CommandCall) -> None:
         columns = ("name", "status", "slots", "busy", "epoch", "lease", "machine")
         call.output.table(columns, [_row(host) for host in hosts])
     else:
-        call.output.say("No host has registered. Start one: kingdom role host")
+        start = "kingdom up, or kingdom role soldiers" if call.settings.file else "kingdom role host"
+        call.output.say(f"No host has registered. Start one: {start}")
 
 
 @command(app, "retire", result=one(Host))

@@ -75,7 +75,7 @@ _Sandbox = Annotated[
 @command(app, "role", result=LOG_LINES, json_flags=("--json-logs", "--json"))
 async def role(  # noqa: PLR0913 - one parameter per option
     call: CommandCall,
-    name: Annotated[RoleName, typer.Argument(help="The role that this process plays.")],
+    name: Annotated[RoleName, typer.Argument(help="The role that this process runs.")],
     *,
     with_host: _WithHost = False,
     host_name: _HostName = "",
@@ -87,14 +87,15 @@ async def role(  # noqa: PLR0913 - one parameter per option
     metrics_host: MetricsHost = LOOPBACK,
     log_level: Level = "info",
 ) -> int | None:
-    """Play one role until SIGTERM or SIGINT; any number of processes can play the same role.
+    """Run one role until SIGTERM or SIGINT; any number of processes can run the same role.
 
     `sentinel` watches GitHub and Jira, `king` decides, `general` carries out assignments, `soldiers` runs agents,
-    `envoy` talks to people, `chamberlain` watches over the court, and `web` serves the pages and the HTTP API. These
-    roles follow kingdom.yaml.
+    `envoy` sends messages to people and receives their answers, `chamberlain` checks heartbeats, health and budget and
+    removes old data, and `web` serves the pages and the HTTP API. These roles follow kingdom.yaml.
 
     `engine` and `host` run workflows without a court. The engine moves every run to its next step and watches the
-    hosts; a host runs agents; `engine --host` does both. They follow the options marked `host:`, not kingdom.yaml.
+    hosts; a host runs agents; `engine --host` does both. They follow the options marked `host:`. Of kingdom.yaml they
+    use only the store and its retention.
 
     `courier` sends the events of streams with the transport kafka to their topics. It follows the application in
     KINGDOM_APP and the variables KINGDOM_KAFKA_*. If several couriers run, one sends and the others wait to take over.
@@ -117,11 +118,11 @@ async def role(  # noqa: PLR0913 - one parameter per option
     options = {"name": host_name or None, "slots": slots, "agent": agent, "sandbox": sandbox}
     given = {key: value for key, value in options.items() if value is not None}
     level = logging.getLevelNamesMapping()[log_level.upper()]
-    cut_off = await _play(call, name, given, directory, metrics_host, metrics_port, level, with_host=with_host)
+    cut_off = await _run_role(call, name, given, directory, metrics_host, metrics_port, level, with_host=with_host)
     return exit_code.FAILED if cut_off else None
 
 
-async def _play(
+async def _run_role(
     call: CommandCall,
     name: RoleName,
     given: dict[str, Any],
@@ -133,6 +134,11 @@ async def _play(
     with_host: bool,
 ) -> bool:
     match name:
+        case "engine" if (given or directory) and not with_host:
+            raise Misconfigured(
+                "the engine runs no agents, so it takes no options about a host: add --host, or start a host with"
+                " `kingdom role host`"
+            )
         case "engine" | "host":
             host = SoldierSettings(**given) if with_host or name == "host" else None
             runs_engine = name == "engine"
@@ -146,13 +152,13 @@ async def _play(
             configure_logs(json=call.output.json, level=level)
             return await run_courier(call, metrics_host, metrics_port)
         case _:
-            return await play_court_role(call, name, level, metrics_host, metrics_port)
+            return await run_court_role(call, name, level, metrics_host, metrics_port)
 
 
-async def play_court_role(
+async def run_court_role(
     call: CommandCall, name: CourtRole, level: int, metrics_host: str, metrics_port: int | None
 ) -> bool:
-    """Play a role of the court until a signal. Return whether a second signal ended it at once."""
+    """Run a role of the court until a signal. Return whether a second signal ended it at once."""
     realm = read_realm(call.settings.file)
     directory = bootstrap.data_directory_of(call.settings)
     system, tasks = (TextLog(log_path(directory, each)) for each in (SYSTEM, TASKS))

@@ -1,6 +1,7 @@
 """Roles outside a court: the workflow engine, a soldier host, and the courier of an application."""
 
 from collections.abc import Coroutine
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from kingdom.bootstrap import courier_of, operations_of
+from kingdom.bus.app import Application
 from kingdom.bus.maintenance import report_throughput, run_retention, serving_metrics
 from kingdom.bus.metrics import BacklogMetrics, CourierMetrics, WorkerMetrics
 from kingdom.bus.worker import Worker
@@ -16,9 +18,10 @@ from kingdom.bus.worker.worker import Runnable
 from kingdom.chronicle.catalog import log_clean_up
 from kingdom.cli.framework.command import CommandCall
 from kingdom.cli.framework.long_running import CONNECTIONS, refuse_old_store, run_until_stopped
+from kingdom.court.chamberlain.retention import store_retention, with_retention
 from kingdom.errors import Misconfigured
 from kingdom.soldiers.settings import SoldierSettings
-from kingdom.workflow.reactions import engine as declared
+from kingdom.workflow.reactions import engine
 from kingdom.workflow.streams import ENGINE_STREAMS
 from kingdom.workflow.timers import run_timers
 
@@ -42,7 +45,7 @@ async def run_standalone(
             " in kingdom.yaml, and start the host with `kingdom role soldiers`"
         )
     await refuse_old_store(call.settings)
-    application, registry = declared(), CollectorRegistry()
+    application, registry = _declare_engine(call), CollectorRegistry()
     async with call.bus(application, connections=CONNECTIONS * (2 if runs_engine and host else 1)) as bus:
         prefix = call.settings.metrics_prefix
         operations, metrics = operations_of(bus), WorkerMetrics(registry, prefix=prefix)
@@ -82,3 +85,13 @@ async def run_courier(call: CommandCall, metrics_host: str, metrics_port: int | 
             retention = run_retention(operations_of(bus), application.retention)
             ready = partial(_log.info, "role started", role="courier", streams=list(bus.topology.carried()))
             return await run_until_stopped([courier], [retention], on_ready=ready)
+
+
+def _declare_engine(call: CommandCall) -> Application:
+    """Return the engine as an application, with the retention of the settings file if there is one."""
+    application = engine()
+    if call.settings.file is None:
+        return application
+    retention = call.part("chamberlain").chamberlain.retention
+    kinds = with_retention(application.kinds, retention)
+    return replace(application, kinds=kinds, retention=store_retention(retention))

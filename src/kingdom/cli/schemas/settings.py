@@ -82,7 +82,7 @@ _WORDS: Words = {
         "look_back_hours": _LOOK_BACK,
     },
     "KingSettings": {
-        "every_seconds": "The time between two checks of the King; events wake him at once.",
+        "every_seconds": "The time between two checks of the King; an event starts a check immediately.",
         "soldiers": "How many assignments run at once in total.",
         "soldiers_per_repo": "How many assignments run at once in one repository.",
         "daily_usd": "The budget of a day.",

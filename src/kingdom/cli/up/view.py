@@ -24,7 +24,7 @@ def up_view(
     now: datetime,
 ) -> RenderableType:
     """Return the screen. Without a state of the court, `missing` is shown instead."""
-    columns = ("role", "state", "pid", "since", "restarts", "ended last by")
+    columns = ("role", "state", "pid", "since", "restarts", "last exit")
     known = (
         [*facts(court_status), *troubles(court_status)] if court_status else [Text(printable(missing), style="yellow")]
     )

@@ -23,7 +23,6 @@ from kingdom.access.credentials import (
 )
 from kingdom.access.rights import Right
 from kingdom.access.servers import WEB_SERVERS, find_url
-from kingdom.access.settings import WebSettings
 from kingdom.bus.app import Application
 from kingdom.bus.port import Transaction
 from kingdom.bus.worker.dispatcher import Dispatcher
@@ -32,7 +31,7 @@ from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.inputs import duration
 from kingdom.cli.framework.json_result import LOG_LINES, array, one
 from kingdom.cli.framework.long_running import LOOPBACK, Level, MetricsHost, MetricsPort
-from kingdom.cli.machine.role import play_court_role
+from kingdom.cli.machine.role import run_court_role
 from kingdom.clock import utc_now
 from kingdom.court.streams import TOPOLOGY
 from kingdom.errors import Misconfigured, NotFound
@@ -50,6 +49,7 @@ app.add_typer(token, name="token")
 app.add_typer(sessions, name="sessions")
 _ACCESS = Application(topology=TOPOLOGY, dispatcher=Dispatcher(), kinds=(*KINDS, WEB_SERVERS))
 _LISTED_MAX = 1000
+_START = "start one with `kingdom web`, or all with `kingdom up`"
 _May = Annotated[str, typer.Option("--may", help=f"The rights, separated by commas: {', '.join(Right)}.")]
 _Generals = Annotated[
     list[str] | None, typer.Option("--general", help="Answer and act only for this General; repeatable.")
@@ -73,7 +73,7 @@ async def run(
     JSON: log lines, one object each, on standard error.
     """
     level = logging.getLevelNamesMapping()[log_level.upper()]
-    cut_off = await play_court_role(call, "web", level, metrics_host, metrics_port)
+    cut_off = await run_court_role(call, "web", level, metrics_host, metrics_port)
     return exit_code.FAILED if cut_off else None
 
 
@@ -214,7 +214,11 @@ async def _invite(call: CommandCall, grant: Grant, *, must_run: bool = False) ->
         raise Misconfigured(reason)
     async with call.bus(_ACCESS) as bus:
         async with bus.transaction() as transaction:
-            url = await _url(transaction, settings, must_run=must_run)
+            url, is_running = await find_url(transaction, settings)
+        if must_run and not is_running:
+            raise NotFound(f"no web server runs on this machine: {_START}")
+        if not (is_running or settings.url):
+            call.output.note(f"No web server runs on this machine, and the link needs one: {_START}.")
         act = partial(issue, kind=INVITE, grant=grant, by=call.settings.actor, now=utc_now())
         secret, credential = await run_transaction(bus, act)
     return Invitation(
@@ -224,13 +228,6 @@ async def _invite(call: CommandCall, grant: Grant, *, must_run: bool = False) ->
         url=f"{url}/sign-in#{secret}",
         expires_at=utc_now() + INVITE_LASTS,
     )
-
-
-async def _url(transaction: Transaction, settings: WebSettings, *, must_run: bool) -> str:
-    url, is_running = await find_url(transaction, settings)
-    if must_run and not is_running:
-        raise NotFound("no web server runs on this machine: start one with `kingdom web`, or all with `kingdom up`")
-    return url
 
 
 async def _list(call: CommandCall, kind: CredentialKind) -> None:

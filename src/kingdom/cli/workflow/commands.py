@@ -129,7 +129,7 @@ async def resume(
     JSON: the workflow, as `create` prints it.
     """
     if sum((checkpoint is not None, from_base, continue_ or reply is not None)) > 1:
-        raise typer.BadParameter("choose one of --from, --from-base, --continue and --reply.")
+        raise typer.BadParameter("choose one of --from, --from-base and --continue; --reply implies --continue.")
 
     async def act(bus: Bus) -> Workflow:
         workflow = await find_workflow(bus, workflow_id)

@@ -87,20 +87,22 @@ async def _poll(call: CommandCall, bus: Bus, workflow_id: str) -> AsyncIterator[
         if (
             not warned
             and polls % _POLLS_PER_CHECK == 0
-            and (problem := await _find_missing_process(operations, workflow))
+            and (problem := await _find_missing_process(call, operations, workflow))
         ):
             call.output.note(problem)
             warned = True
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _find_missing_process(operations: Operations, workflow: Workflow) -> str:
+async def _find_missing_process(call: CommandCall, operations: Operations, workflow: Workflow) -> str:
     """Return a note about the process that should handle the events of a run, if no worker takes them."""
     host = workflow.placement.host if workflow.placement else ""
-    commands = {
-        **dict.fromkeys(ENGINE_STREAMS, "kingdom role engine"),
-        f"soldier.{host}": f"kingdom role host --name {host}",
-    }
+    if call.settings.file:
+        # In a realm these roles follow kingdom.yaml, and an engine and a host would not.
+        engine_command, host_command = "kingdom up` or `kingdom role general", "kingdom up` or `kingdom role soldiers"
+    else:
+        engine_command, host_command = "kingdom role engine", f"kingdom role host --name {host}"
+    commands = {**dict.fromkeys(ENGINE_STREAMS, engine_command), f"soldier.{host}": host_command}
     for row in await operations.stats():
         if row.stream in commands and not row.processing and row.oldest_pending_seconds > _UNHANDLED_SECONDS:
             paused = f"it is paused: {row.paused}" if row.paused else f"is `{commands[row.stream]}` running?"

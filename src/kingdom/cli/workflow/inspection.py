@@ -62,7 +62,7 @@ async def list_(
     elif shown:
         call.output.console.print(list_view(shown))
         if len(found) > limit:
-            call.output.note(f"Older runs are not shown: add --limit {2 * limit}")
+            call.output.note_older("runs", limit)
     elif not is_empty:
         call.output.say("There are no runs that match; --all includes deleted ones.")
     else:

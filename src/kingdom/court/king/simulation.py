@@ -9,7 +9,7 @@ import msgspec
 from kingdom.bus.log import LogCursor
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import RecordQuery
+from kingdom.bus.record import OnUnreadable, RecordQuery, ignore_unreadable, read_documents
 from kingdom.chronicle.events import EventDetected
 from kingdom.court.documents import ExternalEvent
 from kingdom.court.king.answers import is_answer
@@ -66,11 +66,15 @@ def compare_routing(event: ExternalEvent, packages: Sequence[Package]) -> Routin
 
 
 async def simulate_routing(
-    transaction: Transaction, operations: Operations, packages: Sequence[Package], since: datetime
+    transaction: Transaction,
+    operations: Operations,
+    packages: Sequence[Package],
+    since: datetime,
+    on_unreadable: OnUnreadable = ignore_unreadable,
 ) -> RoutingSimulation:
     """Compare the routing of every event since a moment, and count those that are only in the log."""
     known: set[str] = set()
-    compared = await compare_stored_events(transaction, packages, since, known=known)
+    compared = await compare_stored_events(transaction, packages, since, known=known, on_unreadable=on_unreadable)
     forgotten = await _logged_events(operations, since) - known
     return msgspec.structs.replace(compared, forgotten=len(forgotten))
 
@@ -82,6 +86,7 @@ async def compare_stored_events(
     *,
     events_max: int | None = None,
     known: set[str] | None = None,
+    on_unreadable: OnUnreadable = ignore_unreadable,
 ) -> RoutingSimulation:
     """Compare the routing of stored events since a moment, and add the ids of all events to `known`.
 
@@ -92,9 +97,9 @@ async def compare_stored_events(
     async for record in each_record(transaction, RecordQuery(kind=EVENTS.name)):
         if events_max is not None and len(seen) >= events_max:
             return _compared(since, differences, unchanged, more=True)
-        event = msgspec.convert(record.doc, ExternalEvent)
-        seen.add(event.id)
-        if event.created_at < since or not _was_routed_by_rules(event):
+        seen.add(record.id)
+        event = next(read_documents([record], ExternalEvent, on_unreadable), None)
+        if event is None or event.created_at < since or not _was_routed_by_rules(event):
             continue
         difference = compare_routing(event, packages)
         if difference:

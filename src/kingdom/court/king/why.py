@@ -5,7 +5,7 @@ from datetime import datetime
 import msgspec
 
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import Record, RecordQuery
+from kingdom.bus.record import OnUnreadable, Record, RecordQuery, ignore_unreadable, read_documents
 from kingdom.court.documents import Assignment, EventStatus, ExternalEvent, Priority, Route
 from kingdom.court.king.admission import ADMISSION_RECORDS, current_rule, current_slot_limit
 from kingdom.court.king.admission_rules import AdmissionLevel, AdmissionRule
@@ -75,7 +75,11 @@ class EventExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def explain_event(
-    transaction: Transaction, event_id: str, now: datetime, context: KingContext
+    transaction: Transaction,
+    event_id: str,
+    now: datetime,
+    context: KingContext,
+    on_unreadable: OnUnreadable = ignore_unreadable,
 ) -> EventExplanation:
     """Return the explanation of an event."""
     # Read everything that may hold back an event together, so that an explanation costs few statements.
@@ -86,7 +90,7 @@ async def explain_event(
         found
         for each in event.routes
         if each.assignment_id
-        for found in await _given_assignments(transaction, each.assignment_id)
+        for found in await _given_assignments(transaction, each.assignment_id, on_unreadable)
     ]
     has_fixed_route = is_answer(event) or event.source == SCHEDULE
     return EventExplanation(
@@ -172,7 +176,9 @@ def _describe_quota(quota: Quota) -> str:
     return f"{full_reason(quota.scope)} ({quota.held} of {quota.limit}), held by {holders}"
 
 
-async def _given_assignments(transaction: Transaction, assignment_id: str) -> list[GivenAssignment]:
+async def _given_assignments(
+    transaction: Transaction, assignment_id: str, on_unreadable: OnUnreadable
+) -> list[GivenAssignment]:
     """Return an assignment and the assignments that resumed it."""
     found = await transaction.find(RecordQuery(kind=ASSIGNMENTS.name, index="root", value=assignment_id))
     found = found or [record for record in [await transaction.get(ASSIGNMENTS.name, assignment_id)] if record]
@@ -185,7 +191,7 @@ async def _given_assignments(transaction: Transaction, assignment_id: str) -> li
             reason=each.reason,
             workflow_id=each.workflow_id,
         )
-        for each in (msgspec.convert(record.doc, Assignment) for record in found)
+        for each in read_documents(found, Assignment, on_unreadable)
     ]
 
 

@@ -1,5 +1,6 @@
 """The sessions of a run's agents, and where their transcripts can be read."""
 
+import os
 import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from kingdom.workflow.model.run.work import soldier_of
 from kingdom.workflow.model.run.workflow import Workflow
 
 _STARTED = "AgentStarted"
+# Why the file of a transcript cannot be read.
+_MISSING, _INACCESSIBLE = "where it no longer exists", "which this account cannot read"
 
 
 @dataclass(slots=True)
@@ -109,14 +112,26 @@ async def locate(bus: Bus, texts: RunTexts | None, session: RunSession, workflow
         path = HostFolders(Path(host.directory)).transcript(session.soldier)
         if host.machine != socket.gethostname():
             session.place = f"host {host.id}, machine {host.machine or 'unknown'}, in {path}"
-        elif path.exists() or not (is_copied or workflow.ended_at):
-            session.source = TranscriptFile(path)
-            return
         else:
-            session.place = f"{path}, where it no longer exists"
+            problem = _why_unreadable(path)
+            if not problem or (problem == _MISSING and not (is_copied or workflow.ended_at)):
+                session.source = TranscriptFile(path)
+                return
+            session.place = f"{path}, {problem}"
     # A session that has just started has no copy yet.
     if texts and (is_copied or _is_running(session, workflow)):
         session.source = StoredTranscript(texts, workflow.id, session.soldier)
+
+
+def _why_unreadable(path: Path) -> str:
+    """Return why a file cannot be read, or an empty text if it can."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return _MISSING
+    except OSError:
+        return _INACCESSIBLE
+    return "" if os.access(path, os.R_OK) else _INACCESSIBLE
 
 
 def _is_running(session: RunSession, workflow: Workflow) -> bool:

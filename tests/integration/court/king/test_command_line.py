@@ -122,7 +122,7 @@ async def test_rules_are_tried_on_past_events(tmp_path: Path, realm: Path) -> No
         ("evt-github-1", "newly routed")
     ]
     shown = terminal.run("simulate", "--since", "30d", "--rules", str(rules)).out
-    assert "2 would change, 1 would not, 0 are no longer in the store." in shown
+    assert "2 events would be routed differently, 1 would not; 0 are no longer in the store." in shown
 
 
 def test_a_document_that_is_not_an_event_is_refused_with_a_sentence(tmp_path: Path, realm: Path) -> None:
