@@ -14,6 +14,7 @@ from kingdom.court.documents import MessageType, Urgency
 from kingdom.court.envoy.answers import QUESTION_OVER, describe_end
 from kingdom.court.envoy.messenger import Messenger
 from kingdom.court.envoy.records import MessageThread, ShownQuestion, load_entries, remove_entry
+from kingdom.court.envoy.sending import THREAD_TS
 from kingdom.court.questions import QUESTIONS, WARNED_AFTER, HumanQuestion, QuestionStatus, load_question, save_question
 from kingdom.court.records import ASSIGNMENTS, queue_message
 from kingdom.workflow.records import run_transaction
@@ -43,14 +44,16 @@ async def send_reminders(transaction: Transaction, now: datetime, channel: str, 
             question, reminded_at=now, warned_at=now if late else question.warned_at
         )
         await save_question(transaction, reminded_question, record)
+        shown = (await load_entries(transaction, ShownQuestion)).get(question.id)
+        place = {THREAD_TS: shown.thread_ts} if shown and shown.thread_ts else {}
         await queue_message(
             transaction,
             MessageType.THREAD_UPDATE,
             _reminder_text(question, now, late=late),
-            channel=await _channel(transaction, question, channel),
+            channel=shown.channel if shown else channel,
             thread=question.thread,
             today=now.astimezone(zone).date(),
-            context={"task_id": question.thread, "reminder": True},
+            context={"task_id": question.thread, "reminder": True, **place},
             urgency=Urgency.URGENT if late else Urgency.HIGH,
         )
         reminded += 1
@@ -95,11 +98,6 @@ async def _forget_threads(transaction: Transaction, now: datetime) -> None:
         # While the assignment is stored, its last message may still be on its way to the thread.
         if is_old and await transaction.get(ASSIGNMENTS.name, assignment_id) is None:
             await remove_entry(transaction, MessageThread, assignment_id)
-
-
-async def _channel(transaction: Transaction, question: HumanQuestion, otherwise: str) -> str:
-    shown = (await load_entries(transaction, ShownQuestion)).get(question.id)
-    return shown.channel if shown else otherwise
 
 
 def _reminder_text(question: HumanQuestion, now: datetime, *, late: bool) -> str:
