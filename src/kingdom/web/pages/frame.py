@@ -63,12 +63,15 @@ class PageFrame:
 
 
 @asynccontextmanager
-async def open_page(call: ApiCall, here: str, queries: Sequence[RecordQuery] = ()) -> AsyncIterator[PageFrame]:
+async def open_page(
+    call: ApiCall, here: str, queries: Sequence[RecordQuery] = (), *, cursor: LogCursor | None = None
+) -> AsyncIterator[PageFrame]:
     """Begin a page: read the cursor, open a transaction, and run the queries of the page with those of the frame.
 
-    `here` is the address in the navigation that the page belongs to.
+    `here` is the address in the navigation that the page belongs to. A page that needs the operations reads the cursor
+    and then from them, before it begins: within the transaction, each request would hold two connections of the pool.
     """
-    cursor = await call.context.operations.log_end()
+    cursor = cursor or await call.context.operations.log_end()
     async with call.context.bus.transaction() as transaction:
         await transaction.find_ahead([_ASKS, *queries])
         asks = len(await transaction.find(_ASKS))
