@@ -234,7 +234,7 @@ class Chamberlain:
             if now - thread.created_at > _OLD_THREADS_AFTER:
                 _log.warning(
                     "a thread is still stored long after its assignment started",
-                    task=assignment_id,
+                    assignment=assignment_id,
                     days=_OLD_THREADS_AFTER.days,
                 )
 

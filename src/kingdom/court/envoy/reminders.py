@@ -17,6 +17,7 @@ from kingdom.court.envoy.records import MessageThread, ShownQuestion, load_entri
 from kingdom.court.envoy.sending import THREAD_TS
 from kingdom.court.questions import QUESTIONS, WARNED_AFTER, HumanQuestion, QuestionStatus, load_question, save_question
 from kingdom.court.records import ASSIGNMENTS, queue_message
+from kingdom.failure_log import log_failure
 from kingdom.workflow.records import run_transaction
 
 _QUESTIONS_LIMIT = 50
@@ -69,7 +70,7 @@ async def clean_up_questions(bus: Bus, messenger: Messenger, now: datetime) -> N
             try:
                 await messenger.end_question(question, ending)
             except Exception as error:  # noqa: BLE001 - the next round tries again
-                _log.warning("a closed question still looks open", task=question_id, error=str(error))
+                log_failure(_log, "cannot show that a question is closed, trying again", error, question=question_id)
                 if now - question.created_at < _REMOVED_AFTER:
                     continue
         await run_transaction(bus, partial(_forget_question, question_id=question_id, msg_id=question.msg_id))

@@ -16,7 +16,8 @@ from kingdom.court.records import CURRENT, ENDED, SEEN, SEEN_KEPT, receive_event
 from kingdom.court.sentinel.deduplication import SubjectHistory, record_activity
 from kingdom.court.sentinel.filters import FilterReason
 from kingdom.court.sentinel.github_activity import GitHubActivity
-from kingdom.errors import Conflict, KingdomError, Transient
+from kingdom.errors import Conflict, KingdomError, Transient, describe_error
+from kingdom.failure_log import log_failure
 from kingdom.workflow.records import run_transaction
 
 ACTOR = "sentinel"
@@ -139,7 +140,7 @@ async def accept_each(
     except Exception as error:
         if _is_outage(error):
             raise
-        _log.warning("poll_not_stored_at_once", reason=str(error))
+        log_failure(_log, "cannot store a poll at once, storing its items one by one", error)
     taken, failed = [], []
     for item_id in ordered:
         item = items[item_id]
@@ -150,7 +151,8 @@ async def accept_each(
                 raise
             failed.append(item)
             trace = None if isinstance(error, KingdomError) else error
-            _log.error("event_not_stored", item=item_id, reason=str(error), exc_info=trace)
+            text = describe_error(error)
+            _log.error("cannot store an event, trying again at the next poll", item=item_id, error=text, exc_info=trace)
     await run_transaction(bus, partial(_call_with, move_cursor, failed))
     return taken
 

@@ -260,7 +260,7 @@ async def test_a_thread_that_the_envoy_keeps_for_longer_than_a_week_is_logged_as
             await scene.chamberlain().run_round()
     finally:
         structlog.configure(**before)
-    assert [(each["log_level"], each["task"], each["days"]) for each in logs] == [("warning", "task-old", 7)]
+    assert [(each["log_level"], each["assignment"], each["days"]) for each in logs] == [("warning", "task-old", 7)]
 
 
 async def test_the_cleanup_runs_once_a_day_from_three_on(scene: ChamberlainScene) -> None:
