@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import count
 
 import msgspec
 from aiohttp import web
@@ -124,8 +125,11 @@ async def download_transcript(call: ApiCall) -> web.Response:
     """Return the transcript of a session as text."""
     query: TranscriptQuery = call.query
     written: list[str] = []
-    for _ in range(_PARTS_MAX):
+    for number in count():
         part = await list_transcript(replace(call, query=query))
+        if part.items and number == _PARTS_MAX:
+            written.append(f"The transcript is longer: `kingdom logs {part.soldier}` shows all of it.\n")
+            break
         for line in show_lines(part.items, query.after):
             at = f"{line.at:%Y-%m-%d %H:%M:%S}" if line.at else ""
             written.append(f"{at} {line.label}: {line.whole_text}\n" if line.label else f"{at} {line.whole_text}\n")
