@@ -38,7 +38,7 @@ class WebServer:
             raise Misconfigured(reason)
         self._context = context
         self._metrics = WebMetrics(registry)
-        self._stream = LogStream(context.operations, revoked_session=ended_credential, registry=registry)
+        self._stream = LogStream(context.operations, ended_credential=ended_credential, registry=registry)
         self._stopping = asyncio.Event()
         self._listener = _listen(context.web.listen, is_default=context.web.address == DEFAULT_ADDRESS)
         self._socket_file = _file_id(context.web.listen.path)

@@ -75,7 +75,7 @@ _KIND_OF: dict[type, RecordKind] = {PollCursor: CURSORS, SubjectHistory: SUBJECT
 _KEPT_FOR: dict[type, timedelta] = {SubjectHistory: SEEN_KEPT, KnownTicket: timedelta(days=365)}
 
 
-async def recall(
+async def load_state(
     transaction: Transaction, kind: type[_Remembered], record_id: str
 ) -> tuple[Record | None, _Remembered | None]:
     """Return a record and its content. Each is None if it does not exist; invalid content counts as missing."""
@@ -86,7 +86,7 @@ async def recall(
         return record, None
 
 
-async def remember(transaction: Transaction, record_id: str, thing: _Remembered, record: Record | None) -> None:
+async def save_state(transaction: Transaction, record_id: str, thing: _Remembered, record: Record | None) -> None:
     """Store a cursor, a history or a ticket under an id."""
     keep = _KEPT_FOR.get(type(thing))
     await transaction.put(
@@ -176,7 +176,7 @@ async def accept_activity(
     """Create an event from a new activity. A filtered activity is only stored, so a second report is recognized."""
     if filter_reason is FilterReason.ELSEWHERE:
         return IntakeResult.DROPPED
-    record, known = await recall(transaction, SubjectHistory, activity.subject)
+    record, known = await load_state(transaction, SubjectHistory, activity.subject)
     if known is None and not activity.concerns_us and filter_reason is not FilterReason.OWN:
         return IntakeResult.DROPPED
     before = known or SubjectHistory(subject=activity.subject)
@@ -184,7 +184,7 @@ async def accept_activity(
         before, activity, refused=filter_reason is not None, unwanted=filter_reason is FilterReason.UNWANTED
     )
     if history is not before:
-        await remember(transaction, activity.subject, history, record)
+        await save_state(transaction, activity.subject, history, record)
     if filter_reason:
         return IntakeResult.DROPPED
     if is_news and await receive_event(transaction, activity.event, ACTOR, seen_kept):
