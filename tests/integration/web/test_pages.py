@@ -151,7 +151,7 @@ async def test_runs_are_filtered_by_state_general_and_repository_and_paged_by_a_
         "wf-task-20261118-003",
     ]
     assert len(runs_on((await look(site, "/runs?general=gen-ticket")).text)) == 3
-    assert "No run fits" in (await look(site, "/runs?repository=nothing")).text
+    assert "No run matches" in (await look(site, "/runs?repository=nothing")).text
     seen, path = [], "/runs?limit=4"
     while path:
         page = (await look(site, path)).text

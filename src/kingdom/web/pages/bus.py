@@ -2,7 +2,6 @@
 
 from urllib.parse import urlencode
 
-import msgspec
 from aiohttp import web
 
 from kingdom.actions.dead_letters import find_letters
@@ -11,6 +10,7 @@ from kingdom.bus.throughput import THROUGHPUT_QUERY, read_throughput
 from kingdom.errors import NotFound
 from kingdom.web.api.bus import LettersQuery, StreamQuery, bus_event_id, letters_after
 from kingdom.web.pages.frame import html_response, open_page
+from kingdom.web.pages.wording import indented
 from kingdom.web.route import ApiCall
 
 # A family of streams is declared with a placeholder in its name.
@@ -68,7 +68,7 @@ async def show_dead_letter(call: ApiCall) -> web.Response:
     if not letters:
         raise NotFound(f"event {event} is no longer a dead letter: `kingdom bus dead list` shows all")
     async with open_page(call, "/bus", cursor=cursor) as page:
-        return page.render("dead-letter.html", letters=letters, event=event, payload_of=_payload_of, indented=_indented)
+        return page.render("dead-letter.html", letters=letters, event=event, payload_of=_payload_of, indented=indented)
 
 
 def _rate(per_minute: float) -> str:
@@ -80,8 +80,4 @@ def _empty(name: str) -> StreamStats:
 
 
 def _payload_of(letter: DeadLetter) -> str:
-    return _indented(letter.envelope.get("payload", {}))
-
-
-def _indented(document: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return indented(letter.envelope.get("payload", {}))

@@ -15,7 +15,7 @@ from kingdom.workflow.model.resources.host import Host
 from kingdom.workflow.records import HOSTS
 
 # The CSS class of each level of health.
-_LOOKS = {"green": "good", "yellow": "ask", "orange": "bad", "red": "bad", "unknown": "idle"}
+_CSS_CLASSES = {"green": "good", "yellow": "ask", "orange": "bad", "red": "bad", "unknown": "idle"}
 
 
 async def show_hosts(call: ApiCall) -> web.Response:
@@ -34,6 +34,6 @@ async def show_hosts(call: ApiCall) -> web.Response:
             hosts=found.read(Host),
             following=found.next,
             machines=await read_machines(page.transaction, context.realm.chamberlain.health),
-            looks=_LOOKS,
+            css_classes=_CSS_CLASSES,
             resources=RESOURCE_NAMES,
         )

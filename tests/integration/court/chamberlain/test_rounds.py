@@ -208,7 +208,7 @@ async def test_people_are_notified_of_a_silent_king_with_waiting_events(scene: C
     scene.forward(minutes=31)
     await make_rounds(scene, scene.chamberlain(), seconds=150)
     (message,) = await scene.messages()
-    assert "The King has no heartbeat: does he run?" in message.content
+    assert "The King has no heartbeat: start it with `kingdom up` or `kingdom role king`." in message.content
 
 
 async def test_people_are_notified_of_a_healthy_king_with_waiting_events(scene: ChamberlainScene) -> None:
