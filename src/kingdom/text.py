@@ -27,6 +27,11 @@ def plain(text: object) -> str:
     return printable(" ".join(str(text).split()))
 
 
+def with_noun(number: int, one: str, more: str = "") -> str:
+    """Return a number with its noun."""
+    return f"{number:,} {one if number == 1 else more or f'{one}s'}"
+
+
 def format_age(seconds: float) -> str:
     """Format an age in one whole unit."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):

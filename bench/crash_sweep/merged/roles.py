@@ -61,6 +61,7 @@ _BUILDERS: Mapping[str, Callable[[Path], web.Application]] = {
     "jira": build_jira,
 }
 # A call without an answer is settled after the sum of these times, which is the longest wait after a crash.
+_LONGEST_SEND = timedelta(seconds=5)
 _LONGEST_CALL = timedelta(seconds=5)
 _VISIBLE_AFTER = timedelta(seconds=1)
 # The events of a killed process wait for so long. A host that restarts does not wait for its lease.
@@ -170,7 +171,8 @@ def _count_all(step_counter: Steps) -> None:
     swept = replace(kind, client=lambda settings: SweptAgents(kind.client(settings), step_counter))
     put_in_place(soldiers, "AGENT_KINDS", {**AGENT_KINDS, "scripted": swept})
     put_in_place(petition_worker, "GithubApi", partial(GithubApi, longest_call=_LONGEST_CALL))
-    put_in_place(petition_worker, "GithubPetitions", partial(GithubPetitions, visible_after=_VISIBLE_AFTER))
+    soon = partial(GithubPetitions, visible_after=_VISIBLE_AFTER, longest_send=_LONGEST_SEND)
+    put_in_place(petition_worker, "GithubPetitions", soon)
 
     async def run(*parts: Any, on_ready: Callable[[], None]) -> bool:
         def ready() -> None:

@@ -34,10 +34,16 @@ def count_round_later() -> None:
         return msgspec.structs.replace(count(followup, start), rounds=followup.rounds)
 
     async def end_and_count(
-        transaction: Transaction, task: Assignment, usd: float, now: datetime, context: KingContext, *, is_end: bool
+        transaction: Transaction,
+        task: Assignment,
+        usd: float,
+        now: datetime,
+        context: KingContext,
+        *,
+        has_just_ended: bool,
     ) -> None:
-        await end(transaction, task, usd, now, context, is_end=is_end)
-        if is_end and (start := begun.pop(task.subject, None)):
+        await end(transaction, task, usd, now, context, has_just_ended=has_just_ended)
+        if has_just_ended and (start := begun.pop(task.subject, None)):
             found = await find_followup(transaction, task.subject)
             assert found
             counted = msgspec.structs.replace(found[1], rounds=count(found[1], start).rounds)

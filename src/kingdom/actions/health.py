@@ -2,7 +2,7 @@
 
 from kingdom.bus.port import Transaction
 from kingdom.court.chamberlain.health import HealthLevel, HealthState, MachineReading, thresholds_of
-from kingdom.court.chamberlain.records import HEALTH, recall
+from kingdom.court.chamberlain.records import HEALTH, load_or_create
 from kingdom.court.chamberlain.settings import HealthSettings
 from kingdom.court.records import CURRENT
 from kingdom.views.health import MachineUse, ResourceUse
@@ -10,7 +10,7 @@ from kingdom.views.health import MachineUse, ResourceUse
 
 async def read_machines(transaction: Transaction, settings: HealthSettings) -> list[MachineUse]:
     """Return the last measured use of each machine, in the order of their names."""
-    _, health = await recall(transaction, HEALTH, CURRENT, HealthState)
+    _, health = await load_or_create(transaction, HEALTH, CURRENT, HealthState)
     return [_to_machine(name, reading, settings) for name, reading in sorted(health.machines.items())]
 
 

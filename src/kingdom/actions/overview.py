@@ -1,20 +1,17 @@
 """The overview that a person sees first: what needs a person, the active runs, and the ended runs."""
 
-import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 
 from kingdom.actions.listings import newest_runs, newest_runs_queries
-from kingdom.actions.status import status_sources_of
-from kingdom.bus.operations import Operations
+from kingdom.bus.operations import StreamStats
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import RecordQuery, read_documents
 from kingdom.bus.throughput import THROUGHPUT_QUERY, read_throughput, sum_throughput
 from kingdom.court.questions import HumanQuestion
-from kingdom.court.status import OPEN_QUESTIONS, CourtStatus, build_status, status_queries
-from kingdom.realm import Realm
-from kingdom.settings import Settings
+from kingdom.court.status import OPEN_QUESTIONS, CourtStatus, StatusSources, build_status, status_queries
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus
 
@@ -45,10 +42,9 @@ class Overview:
 
 
 async def read_overview(
-    transaction: Transaction, operations: Operations, settings: Settings, realm: Realm, now: datetime
+    transaction: Transaction, streams: Sequence[StreamStats], sources: StatusSources, now: datetime
 ) -> Overview:
     """Read the overview. The transaction may already have run the `overview_queries` of the same moment."""
-    streams, sources = await operations.stats(), await asyncio.to_thread(status_sources_of, settings, realm)
     questions = read_documents(await transaction.find(OPEN_QUESTIONS), HumanQuestion)
     active = await newest_runs(transaction, ACTIVE, after=None, limit=_LISTED)
     ended = await newest_runs(transaction, ENDED, after=None, limit=_LISTED)

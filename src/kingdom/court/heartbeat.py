@@ -26,6 +26,8 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import Record, RecordKind, RecordQuery, read_documents
 from kingdom.clock import utc_now
 from kingdom.court.records import CURRENT, ENDED
+from kingdom.errors import KingdomError
+from kingdom.failure_log import log_failure
 from kingdom.workflow.records import PAGE_SIZE, each_record, run_transaction
 
 # In start order: the roles that watch and inform come first, the role that lets events in comes last.
@@ -220,7 +222,7 @@ class HeartbeatThread:
             try:
                 asyncio.run(self._beat_until_stopped())
             except Exception as error:  # noqa: BLE001 - a running role must not look dead
-                _log.warning("cannot write a heartbeat, trying again", error=str(error))
+                log_failure(_log, "cannot write a heartbeat, trying again", error, expected=(KingdomError, OSError))
                 self._stopped.wait(self._every_seconds)
 
     async def _beat_until_stopped(self) -> None:

@@ -50,7 +50,8 @@ _CRON_FIELDS = 5
 _CRON_CHECK_DAY = datetime(2026, 1, 1)  # noqa: DTZ001 - cron expressions are checked without a time zone
 # The event fields that a subscription can test, besides any field of the payload.
 _EVENT_FIELDS = ("id", "type", "source", "repo", "priority", "created_at")
-_FIELD = re.compile(r"\{([^{}]*)\}")
+# A field of an event in a pattern, such as {payload.number}.
+FIELD_IN_PATTERN = re.compile(r"\{([^{}]*)\}")
 # A pattern matches a value that equals the pattern or, if the pattern is a list, one of its elements. Texts are globs.
 FieldPattern = str | int | bool | list[str | int | bool]
 
@@ -80,7 +81,7 @@ class Subscription(PackageSection, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         # msgspec adds the position in the file to a ValueError.
-        for path in (*self.where, *_FIELD.findall(self.supersedes)):
+        for path in (*self.where, *FIELD_IN_PATTERN.findall(self.supersedes)):
             if path not in _EVENT_FIELDS and not path.startswith("payload."):
                 raise ValueError(
                     f"{path!r} is not a field of an event; available: payload.…, {', '.join(_EVENT_FIELDS)}"

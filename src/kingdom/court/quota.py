@@ -12,7 +12,7 @@ from kingdom.errors import IllegalTransition
 
 SOLDIERS = "soldiers"
 MONEY = "money"
-# The value in the index `parked` of a quota while waiting entries are parked until the quota has room.
+# The value in the index `parked` of a quota while entries wait until the quota has room.
 WANTED = "wanted"
 QUOTAS = RecordKind(name="quota", directories={CURRENT: "state/quotas"}, indexes=("parked",))
 ONE = Decimal(1)
@@ -60,10 +60,10 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return whether `amount` more may be taken."""
         return self.spent + self.held + amount <= self.limit
 
-    def hold(self, holder: str, amount: Decimal = ONE, *, beyond: bool = False) -> "Quota":
-        """Return the quota with a holder added or replaced. `beyond` allows exceeding the limit."""
+    def hold(self, holder: str, amount: Decimal = ONE, *, may_exceed: bool = False) -> "Quota":
+        """Return the quota with a holder added or replaced. `may_exceed` allows exceeding the limit."""
         others = self.free(holder)
-        if amount < 0 or not (beyond or others.fits(amount)):
+        if amount < 0 or not (may_exceed or others.fits(amount)):
             raise IllegalTransition(f"quota {self.scope}", "full", f"{holder} cannot take {amount}", ("free",))
         return msgspec.structs.replace(others, holders={**others.holders, holder: amount})
 
@@ -99,7 +99,7 @@ def read_quota(document: Any) -> Quota:
 
 
 async def save_quota(transaction: Transaction, quota: Quota, record: Record, *, wanted: bool | None = None) -> None:
-    """Store a quota. `wanted` says whether parked entries wait for it; None leaves that unchanged."""
+    """Store a quota. `wanted` says whether entries wait for it; None leaves that unchanged."""
     indexed = record.indexed if wanted is None else {"parked": WANTED} if wanted else {}
     await transaction.put(
         Record(

@@ -81,6 +81,7 @@ KINDS = (EVENTS, ASSIGNMENTS, MESSAGES, RESULTS)
 
 _Document = TypeVar("_Document", ExternalEvent, Assignment, Message)
 _KIND_OF: dict[type, RecordKind] = {ExternalEvent: EVENTS, Assignment: ASSIGNMENTS, Message: MESSAGES}
+_NOUNS: dict[type, str] = {ExternalEvent: "event", Assignment: "assignment", Message: "message"}
 _LIST_HINTS: dict[type, str] = {
     ExternalEvent: ": `kingdom event list` shows all events",
     Assignment: ": `kingdom assignment list` shows all assignments",
@@ -91,7 +92,7 @@ async def load(transaction: Transaction, kind: type[_Document], document_id: str
     """Load an event, an assignment or a message."""
     record = await transaction.get(_KIND_OF[kind].name, document_id)
     if record is None:
-        raise NotFound(f"there is no {_KIND_OF[kind].name} {document_id!r}{_LIST_HINTS.get(kind, '')}")
+        raise NotFound(f"there is no {_NOUNS[kind]} {document_id!r}{_LIST_HINTS.get(kind, '')}")
     return record, read_document(record.doc, kind)
 
 

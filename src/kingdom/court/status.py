@@ -246,13 +246,13 @@ def _reason(
     record: Record, entry: WaitingEntry, rule: AdmissionRule, slots: tuple[SlotLimit, Quota], now: datetime
 ) -> str:
     """Return the first reason why an entry waits."""
-    match line_of(record):
-        case str(line) if line == HELD:
-            return "held back in case a newer event follows"
-        case str(line) if line == ANSWER:
-            return "an answer that waits for budget"
-        case str(line) if line != READY:
-            return entry.reason or line
+    line = line_of(record)
+    if line == HELD:
+        return "held back in case a newer event follows"
+    if line == ANSWER:
+        return "an answer that waits for budget"
+    if line not in (READY, None):
+        return entry.reason or line
     if not rule.admits(entry.rank, now):
         return rule.reason
     limit, soldiers = slots

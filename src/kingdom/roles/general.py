@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Mapping
 
+import structlog
+
 from kingdom.bootstrap import operations_of
 from kingdom.bus.worker import Runnable, Worker
 from kingdom.bus.worker.dispatcher import Dispatcher
@@ -13,6 +15,8 @@ from kingdom.court.general.context import GeneralContext
 from kingdom.court.general.slug_migration import migrate_slugs
 from kingdom.court.general.timers import run_timers as watch_petitions
 from kingdom.court.streams import PETITION_GRANTED
+from kingdom.errors import KingdomError
+from kingdom.failure_log import log_failure
 from kingdom.roles.context import RoleComponents, RoleContext
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.streams import ENGINE_STREAMS
@@ -20,6 +24,7 @@ from kingdom.workflow.timers import run_timers
 
 _PACKAGES_CHECK_SECONDS = 2.0
 _ACTOR = "general"
+_log = structlog.get_logger("kingdom.court")
 
 
 def build(context: RoleContext) -> RoleComponents:
@@ -80,7 +85,14 @@ class _GeneralsWorker:
             self._worker.stop(at_once=at_once)
 
     async def _stop_worker_on_change(self, names: list[str]) -> None:
-        while sorted(self._context.packages.by_name()) == names:  # noqa: ASYNC110 - new files cause no event
+        while not self._have_changed(names):  # noqa: ASYNC110 - new files cause no event
             await asyncio.sleep(_PACKAGES_CHECK_SECONDS)
         if self._worker:
             self._worker.stop()
+
+    def _have_changed(self, names: list[str]) -> bool:
+        try:
+            return sorted(self._context.packages.by_name()) != names
+        except Exception as error:  # noqa: BLE001 - otherwise new Generals would not be noticed any more
+            log_failure(_log, "cannot check the Generals, trying again", error, expected=(KingdomError, OSError))
+            return False

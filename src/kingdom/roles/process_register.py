@@ -19,7 +19,7 @@ from kingdom.bus.record import RecordKind
 from kingdom.chronicle.catalog import to_log_entry
 from kingdom.chronicle.events import InternalEvent, SessionRestarted, SystemStarted, SystemStopped
 from kingdom.clock import utc_now
-from kingdom.court.chamberlain.records import recall, remember
+from kingdom.court.chamberlain.records import load_or_create, save_if_changed
 from kingdom.court.heartbeat import ROLES, list_heartbeats
 from kingdom.court.records import CURRENT
 from kingdom.errors import KingdomError
@@ -79,7 +79,7 @@ class Registration:
         """
 
         async def act(transaction: Transaction) -> bool:
-            record, register = await recall(transaction, REGISTERS, _REGISTER, ProcessRegister)
+            record, register = await load_or_create(transaction, REGISTERS, _REGISTER, ProcessRegister)
             dead = await self._dead(transaction, register)
             is_first = dead.keys() == register.processes.keys()
             died = [each for each, process in dead.items() if process.role == self._own.role]
@@ -92,7 +92,9 @@ class Registration:
                 if is_first:
                     await self._log(transaction, _system_started())
             left = register.without(*died)
-            await remember(transaction, record, ProcessRegister(processes={**left.processes, self._id: self._own}))
+            await save_if_changed(
+                transaction, record, ProcessRegister(processes={**left.processes, self._id: self._own})
+            )
             return is_first
 
         self._is_first = await self._try(act, "the start of this process could not be registered") or False
@@ -111,12 +113,12 @@ class Registration:
         """Remove the entry. Log that the court stopped, and clear the register, if no other process runs."""
 
         async def act(transaction: Transaction) -> bool:
-            record, register = await recall(transaction, REGISTERS, _REGISTER, ProcessRegister)
+            record, register = await load_or_create(transaction, REGISTERS, _REGISTER, ProcessRegister)
             left = register.without(self._id)
             is_last = (await self._dead(transaction, left)).keys() == left.processes.keys()
             if is_last:
                 await self._log(transaction, SystemStopped(reason=reason))
-            await remember(transaction, record, ProcessRegister() if is_last else left)
+            await save_if_changed(transaction, record, ProcessRegister() if is_last else left)
             return is_last
 
         await self._try(act, "the stop of this process could not be registered")

@@ -1,4 +1,4 @@
-"""Every route with its right, and the application that serves them."""
+"""The application: it checks each request, calls the function of its route, and turns errors into responses."""
 
 import asyncio
 import time
@@ -48,7 +48,7 @@ ROUTES: tuple[ApiRoute, ...] = (
 
 def create_app(context: WebContext, access: AccessCheck, metrics: WebMetrics, stream: LogStream) -> web.Application:
     """Return the application with all routes."""
-    app = web.Application(client_max_size=BODY_MAX, middlewares=[_guard(access, metrics)])
+    app = web.Application(client_max_size=BODY_MAX, middlewares=[_measure_requests(access, metrics)])
     app[ACCESS], app[STREAM] = access, stream
     for route in ROUTES:
         app.router.add_route(route.method, route.path, _handler(route, context, access))
@@ -79,9 +79,9 @@ def _handler(route: ApiRoute, context: WebContext, access: AccessCheck) -> _Hand
     return handle
 
 
-def _guard(access: AccessCheck, metrics: WebMetrics) -> Any:
+def _measure_requests(access: AccessCheck, metrics: WebMetrics) -> Any:
     @web.middleware
-    async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    async def measure(request: web.Request, handler: _Handler) -> web.StreamResponse:
         began, status = time.monotonic(), 500
         try:
             response = await _answer(request, handler, access)
@@ -92,7 +92,7 @@ def _guard(access: AccessCheck, metrics: WebMetrics) -> Any:
             route = resource.canonical if resource else "unknown"
             metrics.record(route, status, time.monotonic() - began)
 
-    return guard
+    return measure
 
 
 async def _answer(request: web.Request, handler: _Handler, access: AccessCheck) -> web.StreamResponse:

@@ -128,8 +128,9 @@ class LogFeed:
         try:
             self._first = self.position = await self._operations.log_end()
         except BaseException:
-            # The next client tries again.
-            self._opening = None
+            # The next client tries again, unless one has begun already because this task was cancelled.
+            if self._opening is asyncio.current_task():
+                self._opening = None
             raise
         self._frames.clear()
         self._reading = asyncio.create_task(self._follow())

@@ -48,12 +48,14 @@ def _post(path: str, right: Right | Audience, run: Any, result: Any, body: Any =
     return ApiRoute(method="POST", path=path, right=right, run=run, result=result, body=body, takes_key=True)
 
 
-def _issue(method: Any, path: str, right: Right | Audience, run: Any, result: Any, body: Any = None) -> ApiRoute:
+def _credential_route(
+    method: Any, path: str, right: Right | Audience, run: Any, result: Any, body: Any = None
+) -> ApiRoute:
     """Return a route about a credential, which takes no Idempotency-Key."""
     return ApiRoute(method=method, path=path, right=right, run=run, result=result, body=body)
 
 
-LOOKING: tuple[ApiRoute, ...] = (
+READ_ROUTES: tuple[ApiRoute, ...] = (
     _get(f"{API}/status", _LOOK, court.show_status, CourtStatus),
     _get(f"{API}/health", _LOOK, court.show_health, HealthSummary),
     _get(f"{API}/health/machines", _LOOK, court.list_machines, Page[MachineUse], PageQuery),
@@ -115,7 +117,7 @@ LOOKING: tuple[ApiRoute, ...] = (
     ),
     _get(f"{API}/hosts", _LOOK, court.list_hosts, Page[Host], PageQuery),
 )
-ACTING: tuple[ApiRoute, ...] = (
+CHANGE_ROUTES: tuple[ApiRoute, ...] = (
     _post(f"{API}/questions/{{id}}/answer", _ANSWER, people.post_answer, AnswerResult, people.AnswerToQuestion),
     _post(f"{API}/petitions/{{id}}/approve", _ANSWER, people.post_approve, AnswerResult, people.Decision),
     _post(f"{API}/petitions/{{id}}/reject", _ANSWER, people.post_reject, AnswerResult, people.Decision),
@@ -136,8 +138,8 @@ ACTING: tuple[ApiRoute, ...] = (
     _post(f"{API}/hosts/{{name}}/undrain", _ADMINISTER, court.post_host_undrain, Host),
     _post(f"{API}/hosts/{{name}}/retire", _ADMINISTER, court.post_host_retire, Host, court.RetireHost),
 )
-ADMINISTERING: tuple[ApiRoute, ...] = (
-    _issue(
+ACCESS_ROUTES: tuple[ApiRoute, ...] = (
+    _credential_route(
         "POST",
         f"{API}/session",
         Audience.EVERYONE,
@@ -145,10 +147,10 @@ ADMINISTERING: tuple[ApiRoute, ...] = (
         administration.Myself,
         administration.SignIn,
     ),
-    _issue("DELETE", f"{API}/session", Audience.SIGNED_IN, administration.delete_session, Empty),
+    _credential_route("DELETE", f"{API}/session", Audience.SIGNED_IN, administration.delete_session, Empty),
     _get(f"{API}/me", Audience.SIGNED_IN, administration.show_me, administration.Myself),
     _get(f"{API}/tokens", _ADMINISTER, administration.list_tokens, Page[Credential], PageQuery),
-    _issue(
+    _credential_route(
         "POST",
         f"{API}/tokens",
         _ADMINISTER,
@@ -156,8 +158,8 @@ ADMINISTERING: tuple[ApiRoute, ...] = (
         administration.IssuedSecret,
         administration.NewToken,
     ),
-    _issue("DELETE", f"{API}/tokens/{{name}}", _ADMINISTER, administration.delete_token, Page[Credential]),
-    _issue(
+    _credential_route("DELETE", f"{API}/tokens/{{name}}", _ADMINISTER, administration.delete_token, Page[Credential]),
+    _credential_route(
         "POST",
         f"{API}/invites",
         _ADMINISTER,
@@ -166,6 +168,8 @@ ADMINISTERING: tuple[ApiRoute, ...] = (
         administration.NewInvite,
     ),
     _get(f"{API}/sessions", _ADMINISTER, administration.list_sessions, Page[Credential], PageQuery),
-    _issue("DELETE", f"{API}/sessions/{{name}}", _ADMINISTER, administration.delete_sessions, Page[Credential]),
+    _credential_route(
+        "DELETE", f"{API}/sessions/{{name}}", _ADMINISTER, administration.delete_sessions, Page[Credential]
+    ),
 )
-API_ROUTES: tuple[ApiRoute, ...] = (*LOOKING, *ACTING, *ADMINISTERING)
+API_ROUTES: tuple[ApiRoute, ...] = (*READ_ROUTES, *CHANGE_ROUTES, *ACCESS_ROUTES)

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import socket
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,8 @@ from kingdom.workflow.records import run_transaction
 # How long requests may take to end after a stop.
 _GRACE_SECONDS = 5.0
 _SOCKET_MODE = 0o660
+# How long a server on the same Unix socket may take to accept a connection.
+_ANSWER_SECONDS = 1.0
 _log = structlog.get_logger("kingdom.web")
 
 
@@ -35,9 +38,10 @@ class WebServer:
             raise Misconfigured(reason)
         self._context = context
         self._metrics = WebMetrics(registry)
-        self._stream = LogStream(context.operations, revoked_session=ended_credential, registry=registry)
+        self._stream = LogStream(context.operations, ended_credential=ended_credential, registry=registry)
         self._stopping = asyncio.Event()
         self._listener = _listen(context.web.listen, is_default=context.web.address == DEFAULT_ADDRESS)
+        self._socket_file = _file_id(context.web.listen.path)
         self.url = self._own_url()
 
     async def run(self) -> None:
@@ -54,16 +58,21 @@ class WebServer:
             _log.info("web server started", url=self.url)
             await self._stopping.wait()
         finally:
+            self._remove_path()
             await runner.cleanup()
             self._listener.close()
-            if path := self._context.web.listen.path:
-                Path(path).unlink(missing_ok=True)  # noqa: ASYNC240 - one fast call at the end
             await self._announce(is_running=False)
 
     def stop(self, *, at_once: bool = False) -> None:
         """End the server. Running requests have a few seconds to end, even if `at_once` is set."""
         del at_once
         self._stopping.set()
+
+    def _remove_path(self) -> None:
+        """Remove the Unix socket, unless another server has replaced it."""
+        # No other file gets its id before the socket is closed.
+        if self._socket_file and _file_id(path := self._context.web.listen.path) == self._socket_file:
+            Path(path).unlink(missing_ok=True)
 
     @property
     def _port(self) -> int:
@@ -99,10 +108,13 @@ def _listen(address: ListenAddress, *, is_default: bool) -> socket.socket:
 
 
 def _listen_on_path(path: str) -> socket.socket:
+    if _is_answered(path):
+        raise Misconfigured(f"another server answers on unix:{path}: stop it, or choose another path in web.address")
     listener = socket.socket(socket.AF_UNIX)
     try:
-        # A server that was killed leaves its socket.
-        Path(path).unlink(missing_ok=True)
+        if Path(path).is_socket():
+            # A server that was killed leaves its socket.
+            Path(path).unlink(missing_ok=True)
         listener.bind(path)
         Path(path).chmod(_SOCKET_MODE)
         listener.listen()
@@ -110,3 +122,26 @@ def _listen_on_path(path: str) -> socket.socket:
         listener.close()
         raise Misconfigured(f"web.address unix:{path} cannot be opened ({error}): choose another path") from error
     return listener
+
+
+def _is_answered(path: str) -> bool:
+    """Return whether a server listens on a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(_ANSWER_SECONDS)
+        try:
+            client.connect(path)
+        except TimeoutError:
+            # Its queue is full.
+            return True
+        except OSError:
+            return False
+    return True
+
+
+def _file_id(path: str) -> tuple[int, int] | None:
+    """Return what identifies the file at a path, or None if there is none."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

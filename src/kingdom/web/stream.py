@@ -83,15 +83,15 @@ class _OpenStream:
 class LogStream:
     """Serves the log to any number of clients, with one reader of the store per process.
 
-    `revoked_session` returns the id of the session that a log entry revokes, or None. The streams of that session are
-    closed, even if another process revoked it.
+    `ended_credential` returns the id of the session or token that a log entry ends, or None. Its streams are closed,
+    even if another process has ended it.
     """
 
     def __init__(
         self,
         operations: Operations,
         *,
-        revoked_session: Callable[[LogEntry], str | None] = lambda _: None,
+        ended_credential: Callable[[LogEntry], str | None] = lambda _: None,
         registry: CollectorRegistry | None = None,
         buffer: int = _BUFFER_ENTRIES,
         ping_seconds: float = _PING_SECONDS,
@@ -100,7 +100,7 @@ class LogStream:
     ) -> None:
         self._clients_max = clients_max
         self._feed = LogFeed(operations, buffer=buffer, on_entry=self._observe)
-        self._revoked_session = revoked_session
+        self._ended_credential = ended_credential
         self._ping_seconds = ping_seconds
         self._write_seconds = write_seconds
         self._connections: set[_OpenStream] = set()
@@ -193,8 +193,8 @@ class LogStream:
             client.abort()
 
     def _observe(self, entry: LogEntry) -> None:
-        if revoked := self._revoked_session(entry):
-            self.close(revoked)
+        if credential := self._ended_credential(entry):
+            self.close(credential)
 
 
 class _Client:

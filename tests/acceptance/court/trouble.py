@@ -15,7 +15,7 @@ import yaml
 from kingdom.bootstrap import migrate, open_bus, operations_of
 from kingdom.bus import Bus, LogEntry
 from kingdom.clock import utc_now
-from kingdom.court.chamberlain.records import recall
+from kingdom.court.chamberlain.records import load_or_create
 from kingdom.court.documents import Assignment
 from kingdom.court.sessions import SoldierSession, add_session, list_sessions
 from kingdom.realm import Realm
@@ -94,7 +94,7 @@ async def up_and_down(directory: Path, url: str) -> list[LogEntry]:
 
 async def _is_registered(bus: Bus, role: str) -> bool:
     async with bus.transaction() as transaction:
-        _, register = await recall(transaction, REGISTERS, "processes", ProcessRegister)
+        _, register = await load_or_create(transaction, REGISTERS, "processes", ProcessRegister)
     return any(process.role == role for process in register.processes.values())
 
 

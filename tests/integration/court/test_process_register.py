@@ -11,7 +11,7 @@ import pytest
 
 from kingdom.bus import Bus, LogCursor, Operations, Record
 from kingdom.clock import utc_now
-from kingdom.court.chamberlain.records import recall, remember
+from kingdom.court.chamberlain.records import load_or_create, save_if_changed
 from kingdom.court.heartbeat import HEARTBEATS, Heartbeat
 from kingdom.court.records import CURRENT
 from kingdom.errors import Unavailable
@@ -41,9 +41,9 @@ class Court:
         given = {"pid": 7, "identity": "boot.1", "started_at": self.now, **process}
         entry = RegisteredProcess(role=role, machine=machine, **given)
         async with self.bus.transaction() as transaction:
-            record, register = await recall(transaction, REGISTERS, "processes", ProcessRegister)
+            record, register = await load_or_create(transaction, REGISTERS, "processes", ProcessRegister)
             processes = {**register.processes, f"{role}.{machine}.{given['pid']}": entry}
-            await remember(transaction, record, ProcessRegister(processes=processes))
+            await save_if_changed(transaction, record, ProcessRegister(processes=processes))
 
     async def has_heartbeat(self, role: str, at: datetime) -> None:
         heartbeat = Heartbeat(role=role, machine="elsewhere", pid=7, at=at)

@@ -53,6 +53,7 @@ class Site:
     client: aiohttp.ClientSession
     registry: CollectorRegistry
     stop: Callable[[], None]
+    context: WebContext
     headers: dict[str, str] = field(default_factory=dict)
 
     async def send(self, method: str, path: str, body: Any = None, **headers: str) -> Reply:
@@ -132,7 +133,7 @@ async def serving(
         connector = aiohttp.UnixConnector(path) if path else aiohttp.TCPConnector()
         try:
             async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as client:
-                yield Site(server.url, opened, operations, client, registry, server.stop)
+                yield Site(server.url, opened, operations, client, registry, server.stop, context)
         finally:
             server.stop()
             await running

@@ -3,17 +3,21 @@
 import asyncio
 import io
 import re
+import socket
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from kingdom.access.rights import Right
 from kingdom.access.settings import ProxySettings, WebSettings
+from kingdom.errors import Misconfigured
 from kingdom.web import app
 from kingdom.web.app import ROUTES
 from kingdom.web.route import ApiRoute, Audience
+from kingdom.web.server import WebServer
 from tests.contract.backends import BACKENDS, BackendUnderTest
 from tests.integration.web.site import Site, serving
 from tests.patience import PATIENCE_SECONDS
@@ -294,6 +298,48 @@ async def test_a_header_of_a_proxy_counts_over_a_unix_socket(realm: Path, tmp_pa
         assert "Secure" in signed_in.headers["Set-Cookie"].split("; ")
         assert (await site.get("/api/v1/me", Host="other.example", X_Forwarded_User="dana")).status == 403
     assert not (tmp_path / "web.sock").exists()
+    backend.close()
+
+
+def on_path(path: Path) -> WebSettings:
+    """Return settings for a Unix socket whose proxy names dana."""
+    people = ProxySettings(people={"dana": (Right.LOOK,)})
+    return WebSettings(address=f"unix:{path}", url="https://kingdom.example", proxy=people)
+
+
+async def test_a_second_server_does_not_take_the_unix_socket_of_a_running_one(realm: Path, tmp_path: Path) -> None:
+    backend, path = BACKENDS[FILES](str(realm)), tmp_path / "web.sock"
+    settings = on_path(path)
+    async with serving(backend, tmp_path, settings) as site:
+        with pytest.raises(Misconfigured, match=r"another server answers on unix:.*: stop it, or choose another path"):
+            WebServer(site.context, CollectorRegistry())
+        assert (await site.get("/api/v1/me", X_Forwarded_User="dana")).status == 200
+    backend.close()
+
+
+async def test_a_server_that_ends_leaves_the_unix_socket_of_its_successor(realm: Path, tmp_path: Path) -> None:
+    backend, path = BACKENDS[FILES](str(realm)), tmp_path / "web.sock"
+    settings = on_path(path)
+    with socket.socket(socket.AF_UNIX) as successor:
+        async with serving(backend, tmp_path, settings):
+            path.unlink()
+            successor.bind(str(path))
+        assert path.is_socket()
+    # It has ended without removing its socket.
+    async with serving(backend, tmp_path, settings) as site:
+        assert (await site.get("/api/v1/me", X_Forwarded_User="dana")).status == 200
+    assert not path.exists()
+    backend.close()
+
+
+async def test_a_file_that_is_no_socket_is_not_replaced_by_one(realm: Path, tmp_path: Path) -> None:
+    backend, path = BACKENDS[FILES](str(realm)), tmp_path / "notes.txt"
+    path.write_text("Keep me.")
+    settings = on_path(path)
+    with pytest.raises(Misconfigured, match="cannot be opened"):
+        async with serving(backend, tmp_path, settings):
+            pass
+    assert path.read_text() == "Keep me."
     backend.close()
 
 

@@ -15,7 +15,8 @@ from kingdom.court.questions import QuestionStatus, load_question, save_question
 from kingdom.court.streams import EVENT_STREAM, event_received
 from kingdom.workflow import lifecycle, templates
 from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
-from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.run.workflow import RUN_PREFIX, Workflow
+from kingdom.workflow.records import load_workflow
 from kingdom.workflow.registry import register_mcp_server
 from kingdom.workflow.template_file import read_template
 from tests.acceptance.sample_store import TASK, TEMPLATE
@@ -202,6 +203,29 @@ async def test_only_the_people_of_a_question_may_answer_it(site: Site) -> None:
     assert (event["type"], event["payload"]["user"]) == ("web.human_response", "dana")
     (listed,) = (await dana.get("/api/v1/questions")).document["items"]
     assert listed["answer"] == "yes"
+
+
+@pytest.mark.parametrize("event_id", ["", "evt-clock-1", "evt-slack-response-1"])
+async def test_the_right_to_act_does_not_answer_questions_by_an_event(site: Site, event_id: str) -> None:
+    program = site.bearing(await site.token("ci", Right.LOOK, Right.ACT))
+    payload = {"task_id": TASK, "user": "dana", "text": "yes"}
+    refused = await program.post("/api/v1/events", {"type": "web.human_response", "payload": payload, "id": event_id})
+    assert (refused.status, "/api/v1/questions/ID/answer" in refused.document["message"]) == (400, True)
+    assert (await program.get("/api/v1/events")).document["items"] == []
+
+
+async def test_the_right_to_act_does_not_answer_the_question_of_a_general_by_resuming_its_run(site: Site) -> None:
+    program = site.bearing(await site.token("ci", Right.LOOK, Right.ACT))
+    run = await make_run(site.bus)
+    task = run.id.removeprefix(RUN_PREFIX)
+    async with site.bus.transaction() as transaction:
+        record, _ = await load_workflow(transaction, run.id)
+        await transaction.put(record.replace(doc={**record.doc, "general": "gen-hello"}))
+        await save_question(transaction, question(task, people=("dana",)))
+    path = f"/api/v1/runs/{run.id}/resume"
+    refused = await program.post(path, {"reply": "yes"})
+    assert (refused.status, f"/api/v1/questions/{task}/answer" in refused.document["message"]) == (400, True)
+    assert (await program.post(path, {"inSession": True})).document["code"] == "illegal_transition"
 
 
 async def test_an_approval_needs_the_digest_of_what_was_shown(site: Site) -> None:

@@ -28,7 +28,7 @@ async def test_the_list_shows_the_rounds_the_cost_and_the_open_question(site: Si
     assert ASKS.capitalize() in page
     assert f'<a class="btn" href="/inbox#{ROUND}">Answer</a>' in page
     assert FOLLOWED in (await look(site, "/followups?state=waiting")).text
-    assert "No pull request fits" in (await look(site, "/followups?state=ended")).text
+    assert "No pull request matches" in (await look(site, "/followups?state=ended")).text
     assert '<a href="/followups">Pull requests</a>' in (await look(site, "/runs")).text
 
 

@@ -2,16 +2,19 @@
 
 import re
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kingdom.access.rights import Right
 from kingdom.bus import LogEntry
 from kingdom.court.petitions.decision import PETITIONS
+from kingdom.court.questions import load_question, save_question
 from kingdom.web.pages.table import PAGES
 from tests.contract.backends import BackendUnderTest
 from tests.integration.web.scene import ASKED, PETITION, RUNS, fill_realm
@@ -116,6 +119,26 @@ async def test_a_folded_approval_cannot_be_given_until_all_of_it_was_opened(site
     assert not re.search(r"/reject\"[^>]* disabled>", page)
 
 
+async def test_a_live_page_replaces_what_was_shown_of_a_question_when_another_one_has_its_id(site: Site) -> None:
+    await fill_realm(site.bus, body={"title": "Long", "body": "\n".join(f"line {n}" for n in range(400))})
+
+    async def parts_of(question: str) -> set[str]:
+        page = (await look(site, "/inbox")).text
+        return set(re.findall(rf' id="((?:rest|changes|decide|words|text)-{question}[^"]*)"', page))
+
+    before, others = await parts_of(PETITION), await parts_of(ASKED)
+    async with site.bus.transaction() as transaction:
+        found = await load_question(transaction, PETITION)
+        assert found
+        later = found[1].asked_at + timedelta(minutes=1)
+        await save_question(transaction, msgspec.structs.replace(found[1], asked_at=later), found[0])
+    after = await parts_of(PETITION)
+    assert {each.partition("-")[0] for each in before} == {"rest", "changes", "decide"}
+    assert len(after) == len(before)
+    assert not after & before
+    assert others == await parts_of(ASKED)
+
+
 async def test_runs_are_filtered_by_state_general_and_repository_and_paged_by_a_cursor(site: Site) -> None:
     await fill_realm(site.bus)
 
@@ -128,7 +151,7 @@ async def test_runs_are_filtered_by_state_general_and_repository_and_paged_by_a_
         "wf-task-20261118-003",
     ]
     assert len(runs_on((await look(site, "/runs?general=gen-ticket")).text)) == 3
-    assert "No run fits" in (await look(site, "/runs?repository=nothing")).text
+    assert "No run matches" in (await look(site, "/runs?repository=nothing")).text
     seen, path = [], "/runs?limit=4"
     while path:
         page = (await look(site, path)).text

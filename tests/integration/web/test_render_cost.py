@@ -55,7 +55,7 @@ def list_of(shown: list[Workflow]) -> str:
         rows=[row_html(run_row(run, ANNA, ago(run.created_at, NOW)), can_choose=True) for run in shown],
         visitor=ANNA,
         now=NOW,
-        asks=2,
+        open_questions=2,
         here="/runs",
         cursor="1.1",
         query=RunsPageQuery(),

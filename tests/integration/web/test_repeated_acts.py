@@ -19,7 +19,7 @@ from kingdom.court.king.outcomes import UNROUTED
 from kingdom.court.questions import HumanQuestion, save_question
 from kingdom.court.records import save
 from kingdom.court.streams import EVENT_STREAM, RESULT_STREAM
-from kingdom.web.routes import ACTING
+from kingdom.web.routes import CHANGE_ROUTES
 from kingdom.workflow import lifecycle
 from kingdom.workflow.hosts import register_host, set_drained
 from kingdom.workflow.model.run.workflow import Placement
@@ -205,14 +205,14 @@ async def traces(site: Site) -> Counter[str]:
 
 
 def test_every_act_that_takes_a_key_is_tried() -> None:
-    assert {route.name for route in ACTING if route.takes_key} == {*AT_ONCE, *IN_STEPS}
+    assert {route.name for route in CHANGE_ROUTES if route.takes_key} == {*AT_ONCE, *IN_STEPS}
 
 
 @pytest.mark.parametrize(("name", "moment"), CASES)
 async def test_an_act_that_is_sent_again_after_a_kill_happens_once(
     backend: BackendUnderTest, site: Site, tmp_path: Path, name: str, moment: str
 ) -> None:
-    (path,) = [route.path for route in ACTING if route.name == name]
+    (path,) = [route.path for route in CHANGE_ROUTES if route.name == name]
     prepare = {**AT_ONCE, **IN_STEPS}[name]
     program = site.bearing(await site.token("ci"))
     once = await prepare(site, 0)

@@ -150,7 +150,7 @@ async def test_revoking_a_session_closes_its_streams(bus: Bus, where: str) -> No
     def revoked(entry: LogEntry) -> str | None:
         return entry.aggregate_id if entry.type == REVOKED else None
 
-    stream = stream_of(bus, revoked_session=revoked)
+    stream = stream_of(bus, ended_credential=revoked)
     async with serving(stream, StreamSession(id="session-1")) as url, connected(url) as response:
         await block(response)
         if where == "here":

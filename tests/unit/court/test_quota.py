@@ -48,7 +48,7 @@ def test_a_holder_counts_once() -> None:
 
 
 def test_a_hold_beyond_the_limit_is_possible_and_leaves_no_room() -> None:
-    quota = Quota(scope="soldiers", limit=Decimal(1)).hold("task-1").hold("task-2", beyond=True)
+    quota = Quota(scope="soldiers", limit=Decimal(1)).hold("task-1").hold("task-2", may_exceed=True)
     assert (quota.held, quota.room, quota.fits()) == (Decimal(2), Decimal(0), False)
 
 

@@ -110,7 +110,7 @@ class AnomalyState(msgspec.Struct, kw_only=True):
         if king_silent is None:
             text += " The King runs: check health, budget and slots."
         elif king_silent == timedelta.max:
-            text += " The King has no heartbeat: does he run?"
+            text += " The King has no heartbeat: start it with `kingdom up` or `kingdom role king`."
         else:
             text += f" The King has had no heartbeat for {int(king_silent.total_seconds())} seconds."
         return [Alert(key=_UNDISPATCHED, text=text)]

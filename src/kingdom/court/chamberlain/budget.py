@@ -10,7 +10,7 @@ import msgspec
 from kingdom.bus.port import Bus, Transaction
 from kingdom.chronicle.events import InternalEvent, TokenBudgetReset, TokenStatusChanged
 from kingdom.court.chamberlain.calendar import day_of
-from kingdom.court.chamberlain.records import STATE, log_internal_event, notify, recall, remember
+from kingdom.court.chamberlain.records import STATE, load_or_create, log_internal_event, notify, save_if_changed
 from kingdom.court.chamberlain.settings import BudgetSettings, ChamberlainSettings
 from kingdom.court.quota import MONEY, QUOTAS, Quota, read_quota, save_quota
 from kingdom.workflow.records import run_transaction
@@ -70,7 +70,7 @@ async def update_budget(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo,
     today = day_of(now, zone)
 
     async def act(transaction: Transaction) -> BudgetState:
-        record, before = await recall(transaction, STATE, _BUDGET, BudgetState)
+        record, before = await load_or_create(transaction, STATE, _BUDGET, BudgetState)
         stored = await transaction.get(QUOTAS.name, MONEY)
         money = read_quota(stored.doc) if stored else None
         budget, new_events = next_budget(before, money, today, settings.budget)
@@ -81,7 +81,7 @@ async def update_budget(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo,
         if budget.status is TokenStatus.CRITICAL and before.status is not TokenStatus.CRITICAL:
             text = f"${budget.cost_usd:.2f} of the daily budget are spent: only high-priority work starts now."
             await notify(transaction, text, channel=settings.channel, now=now, zone=zone)
-        await remember(transaction, record, budget)
+        await save_if_changed(transaction, record, budget)
         return budget
 
     return await run_transaction(bus, act)

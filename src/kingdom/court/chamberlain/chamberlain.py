@@ -19,7 +19,15 @@ from kingdom.court.chamberlain.calendar import latest_due
 from kingdom.court.chamberlain.daily_report import send_reports
 from kingdom.court.chamberlain.health import HealthLevel, HealthState, next_health
 from kingdom.court.chamberlain.log_reader import read_new_entries
-from kingdom.court.chamberlain.records import CHAMBERLAIN, HEALTH, STATE, log_internal_event, notify, recall, remember
+from kingdom.court.chamberlain.records import (
+    CHAMBERLAIN,
+    HEALTH,
+    STATE,
+    load_or_create,
+    log_internal_event,
+    notify,
+    save_if_changed,
+)
 from kingdom.court.chamberlain.retention import clean_up
 from kingdom.court.chamberlain.sensor import MachineSensor, Sensor
 from kingdom.court.chamberlain.session_cleanup import clean_up_sessions
@@ -172,7 +180,7 @@ class Chamberlain:
         metrics = await self._sensor.read()
 
         async def act(transaction: Transaction) -> HealthState:
-            record, before = await recall(transaction, HEALTH, CURRENT, HealthState)
+            record, before = await load_or_create(transaction, HEALTH, CURRENT, HealthState)
             settings = self._settings.health
             health, events = next_health(before, self._sensor.name, metrics, now, settings, self._many_timeouts)
             for event in events:
@@ -181,7 +189,7 @@ class Chamberlain:
                 text = f"Health is red ({health.stop_reason}): no new work starts."
                 channel = self._settings.channel
                 await notify(transaction, text, channel=channel, now=now, zone=self._zone, urgency=Urgency.URGENT)
-            await remember(transaction, record, health)
+            await save_if_changed(transaction, record, health)
             return health
 
         self._write_metrics(await run_transaction(self._bus, act))
@@ -212,14 +220,14 @@ class Chamberlain:
         """Clean up once a day, at `clean_up_hour` or as soon as possible after it. A second cleanup does no harm."""
         day = latest_due(now, self._zone, self._settings.clean_up_hour)
         async with self._bus.transaction() as transaction:
-            _, done = await recall(transaction, STATE, "clean-ups", CleanUpState)
+            _, done = await load_or_create(transaction, STATE, "clean-ups", CleanUpState)
         if done.last_day is not None and done.last_day >= day:
             return
         removed = await clean_up(self._bus, self._operations, self._settings.retention, self._directory, now)
 
         async def act(transaction: Transaction) -> None:
-            record, _ = await recall(transaction, STATE, "clean-ups", CleanUpState)
-            await remember(transaction, record, CleanUpState(last_day=day))
+            record, _ = await load_or_create(transaction, STATE, "clean-ups", CleanUpState)
+            await save_if_changed(transaction, record, CleanUpState(last_day=day))
             if removed:
                 await log_internal_event(transaction, FilesCleaned(deleted_count=removed), now)
 
@@ -234,7 +242,7 @@ class Chamberlain:
             if now - thread.created_at > _OLD_THREADS_AFTER:
                 _log.warning(
                     "a thread is still stored long after its assignment started",
-                    task=assignment_id,
+                    assignment=assignment_id,
                     days=_OLD_THREADS_AFTER.days,
                 )
 

@@ -16,7 +16,7 @@ from kingdom.chronicle.events import (
     SoldierTimeout,
 )
 from kingdom.court.chamberlain.calendar import days_after, latest_due
-from kingdom.court.chamberlain.records import STATE, STATISTICS, STATS, notify, recall, remember
+from kingdom.court.chamberlain.records import STATE, STATISTICS, STATS, load_or_create, notify, save_if_changed
 from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.chamberlain.statistics import DayStatistics, Statistics
 from kingdom.court.documents import MessageType, Urgency
@@ -106,8 +106,8 @@ async def send_reports(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, 
     """
 
     async def act(transaction: Transaction) -> list[date]:
-        record, sent = await recall(transaction, STATE, "reports", ReportState)
-        _, statistics = await recall(transaction, STATISTICS, STATS, Statistics)
+        record, sent = await load_or_create(transaction, STATE, "reports", ReportState)
+        _, statistics = await load_or_create(transaction, STATISTICS, STATS, Statistics)
         days = days_to_report(now, zone, settings, statistics.first_day, sent.last_day)
         reported = []
         for day in days:
@@ -126,7 +126,7 @@ async def send_reports(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo, 
             )
             reported.append(day)
         if days:
-            await remember(transaction, record, ReportState(last_day=days[-1]))
+            await save_if_changed(transaction, record, ReportState(last_day=days[-1]))
         return reported
 
     return await run_transaction(bus, act)

@@ -143,15 +143,15 @@ def next_health(
     ), new_events
 
 
-def _warnings(before: MachineReading | None, now: MachineReading, settings: HealthSettings) -> list[ResourceWarned]:
+def _warnings(before: MachineReading | None, after: MachineReading, settings: HealthSettings) -> list[ResourceWarned]:
     """Return a warning for each resource whose level has risen."""
     risen = [
         (metric, level)
-        for metric, level in now.levels.items()
+        for metric, level in after.levels.items()
         if level.rank > (before.levels.get(metric, HealthLevel.GREEN) if before else HealthLevel.GREEN).rank
     ]
     return [
-        ResourceWarned(metric=metric, value=now.metrics[metric], threshold=threshold)
+        ResourceWarned(metric=metric, value=after.metrics[metric], threshold=threshold)
         for metric, level in risen
         for threshold, risen_to in thresholds_of(metric, settings)
         if risen_to is level

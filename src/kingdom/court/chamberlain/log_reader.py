@@ -9,7 +9,7 @@ from kingdom.bus.log import LogCursor, LoggedEntry
 from kingdom.bus.operations import Operations
 from kingdom.bus.port import Bus, Transaction
 from kingdom.court.chamberlain.anomalies import Alert
-from kingdom.court.chamberlain.records import STATISTICS, STATS, notify, recall, remember
+from kingdom.court.chamberlain.records import STATISTICS, STATS, load_or_create, notify, save_if_changed
 from kingdom.court.chamberlain.settings import ChamberlainSettings
 from kingdom.court.chamberlain.statistics import Statistics
 from kingdom.court.documents import EventStatus
@@ -65,7 +65,7 @@ async def _start(bus: Bus, operations: Operations) -> tuple[str, LogCursor]:
     were read already. Then reading starts at the end of the log.
     """
     async with bus.transaction() as transaction:
-        _, statistics = await recall(transaction, STATISTICS, STATS, Statistics)
+        _, statistics = await load_or_create(transaction, STATISTICS, STATS, Statistics)
     cursor, end = LogCursor.parse(statistics.cursor), await operations.log_end()
     return statistics.cursor, min(cursor, end)
 
@@ -87,7 +87,7 @@ class _LogPage:
     checks_waiting_events: bool
 
     async def process(self, transaction: Transaction) -> LogReading:
-        record, statistics = await recall(transaction, STATISTICS, STATS, Statistics)
+        record, statistics = await load_or_create(transaction, STATISTICS, STATS, Statistics)
         # Another Chamberlain may have read the page already.
         if statistics.cursor == self.stored_cursor:
             self._add(statistics)
@@ -98,7 +98,7 @@ class _LogPage:
         for alert in alerts:
             channel = self.settings.channel
             await notify(transaction, alert.text, channel=channel, now=self.now, zone=self.zone)
-        await remember(transaction, record, statistics)
+        await save_if_changed(transaction, record, statistics)
         return LogReading(tuple(alerts), statistics.watch.many_timeouts(self.now, self.settings.anomalies))
 
     def _add(self, statistics: Statistics) -> None:

@@ -27,7 +27,7 @@ KINDS = (STATISTICS, HEALTH, STATE, SESSIONS)
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
-async def recall(
+async def load_or_create(
     transaction: Transaction, kind: RecordKind, record_id: str, document_type: type[_T]
 ) -> tuple[Record, _T]:
     """Return a record and its document. If the document is missing or invalid, return a new one."""
@@ -40,7 +40,7 @@ async def recall(
         return record, document_type()
 
 
-async def remember(transaction: Transaction, record: Record, document: msgspec.Struct) -> None:
+async def save_if_changed(transaction: Transaction, record: Record, document: msgspec.Struct) -> None:
     """Store a document if it changed."""
     known: dict[str, Any] = msgspec.to_builtins(document)
     if record.version == 0 or dict(record.doc) != known:

@@ -1,6 +1,7 @@
 """Remove old data: records after the retention of their kind, files after the end of their assignment or session."""
 
 import asyncio
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -8,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from kingdom.bus.maintenance import RETAIN_EVERY, run_retention
 from kingdom.bus.operations import Operations, Retention
@@ -19,6 +21,7 @@ from kingdom.court.followups.records import FOLLOWUPS, Followup
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES, RESULTS
 from kingdom.court.sessions import list_sessions
 from kingdom.court.text_logs import NAMES, OLD
+from kingdom.failure_log import log_failure
 from kingdom.workflow.model.run.work import soldier_of
 from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus
@@ -27,6 +30,7 @@ from kingdom.workflow.records import PAST_RESULTS, WORKFLOWS, each_record
 _RESULT_SUFFIXES = ("-soldier-id", "-session-id")
 # A run with one of these statuses has no running session.
 _WITHOUT_SESSION = frozenset({WorkflowStatus.COMPLETED, WorkflowStatus.CANCELLED, WorkflowStatus.FAILED})
+_log = structlog.get_logger("kingdom.court")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +136,20 @@ def _side_files(directory: Path, settings: RetentionSettings) -> Iterator[SideFi
 
 def _side_file(path: Path, days: float, *, assignment_id: str = "", soldier_id: str = "") -> SideFile | None:
     try:
-        written_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        status = path.stat()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        _log_kept(path, error)
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    written_at = datetime.fromtimestamp(status.st_mtime, UTC)
     return SideFile(path, written_at, timedelta(days=days), assignment_id, soldier_id)
 
 
 def _files(directory: Path, pattern: str) -> list[Path]:
-    return [path for path in sorted(directory.glob(pattern)) if path.is_file() and not path.name.startswith(".")]
+    return [path for path in sorted(directory.glob(pattern)) if not path.name.startswith(".")]
 
 
 def _retention_start(file: SideFile, owners: FileOwners) -> datetime | None:
@@ -206,4 +216,12 @@ def _remove(files: Iterable[SideFile]) -> int:
                 removed += 1
         except FileNotFoundError:
             continue
+        except OSError as error:
+            _log_kept(file.path, error)
     return removed
+
+
+def _log_kept(path: Path, error: OSError) -> None:
+    log_failure(
+        _log, "cannot remove an old file, trying again at the next cleanup", error, expected=(OSError,), path=str(path)
+    )

@@ -8,7 +8,7 @@ import msgspec
 
 from kingdom.bus.port import Bus, Transaction
 from kingdom.chronicle.events import HeartbeatMissed
-from kingdom.court.chamberlain.records import STATE, log_internal_event, recall, remember
+from kingdom.court.chamberlain.records import STATE, load_or_create, log_internal_event, save_if_changed
 from kingdom.court.chamberlain.settings import HeartbeatSettings
 from kingdom.court.heartbeat import forget_old_heartbeats, last_heartbeats
 from kingdom.workflow.records import run_transaction
@@ -66,7 +66,7 @@ async def check_roles(
     async def act(transaction: Transaction) -> dict[str, datetime]:
         heartbeats = await last_heartbeats(transaction, directory)
         await forget_old_heartbeats(transaction, now)
-        record, outages = await recall(transaction, STATE, _OUTAGES, Outages)
+        record, outages = await load_or_create(transaction, STATE, _OUTAGES, Outages)
         for role in outages.update(heartbeats, since, now, settings):
             missed = HeartbeatMissed(
                 target=role,
@@ -74,7 +74,7 @@ async def check_roles(
                 threshold_seconds=settings.threshold_seconds,
             )
             await log_internal_event(transaction, missed, now)
-        await remember(transaction, record, outages)
+        await save_if_changed(transaction, record, outages)
         return heartbeats
 
     return await run_transaction(bus, act)

@@ -105,7 +105,7 @@ async def submit_answer(transaction: Transaction, answer: PersonAnswer, now: dat
     if first := await find_pending_answer(transaction, question):
         payload = read_document(first.doc, ExternalEvent).payload
         by = f"by {payload['user'] or 'a person'}: {shorten(str(payload['text']), _SHOWN_MAX)}"
-        refusal = f"the question was already answered {by}; the King processes that answer as soon as he runs"
+        refusal = f"the question was already answered {by}; the King processes that answer when its process runs"
         return SubmissionResult(is_new=False, refusal=refusal)
     event = ExternalEvent(
         id=answer.event_id,

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from kingdom.failure_log import log_failure
+
 # How long the end of the process waits for running tasks.
 _LAST_WAIT_SECONDS = 5.0
 _log = structlog.get_logger("kingdom.court")
@@ -36,4 +38,4 @@ async def _run_logged(name: str, run: Callable[[], Awaitable[None]]) -> None:
     try:
         await run()
     except Exception as error:  # noqa: BLE001 - nothing depends on background work
-        _log.warning("background work failed", what=name, error=f"{type(error).__name__}: {error}")
+        log_failure(_log, "background work failed", error, what=name)

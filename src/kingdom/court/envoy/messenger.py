@@ -36,7 +36,10 @@ class OutgoingMessage:
 
 
 class Messenger(ABC):
-    """A messaging system. `post` answers with `channel` and `ts` if people can reply to the message in a thread."""
+    """A messaging system. `post` answers with `channel` and `ts` if people can reply to the message in a thread.
+
+    `end_question` and `mark` raise Transient if the system refuses a change or cannot be reached.
+    """
 
     target: Target
 
@@ -91,7 +94,7 @@ class LogMessenger(OneWayMessenger):
         message = post.message
         level = logging.WARNING if message.urgency is not Urgency.NORMAL else logging.INFO
         assignment_id = str(message.context.get("task_id") or "")
-        _log.log(level, message.content, message=message.id, type=message.type, task=assignment_id)
+        _log.log(level, message.content, message=message.id, type=message.type, assignment=assignment_id)
         return Acked()
 
     async def find(self, post: OutgoingMessage) -> ReconcileResult:

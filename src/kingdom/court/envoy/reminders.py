@@ -14,8 +14,10 @@ from kingdom.court.documents import MessageType, Urgency
 from kingdom.court.envoy.answers import QUESTION_OVER, describe_end
 from kingdom.court.envoy.messenger import Messenger
 from kingdom.court.envoy.records import MessageThread, ShownQuestion, load_entries, remove_entry
+from kingdom.court.envoy.sending import THREAD_TS
 from kingdom.court.questions import QUESTIONS, WARNED_AFTER, HumanQuestion, QuestionStatus, load_question, save_question
 from kingdom.court.records import ASSIGNMENTS, queue_message
+from kingdom.failure_log import log_failure
 from kingdom.workflow.records import run_transaction
 
 _QUESTIONS_LIMIT = 50
@@ -43,14 +45,16 @@ async def send_reminders(transaction: Transaction, now: datetime, channel: str, 
             question, reminded_at=now, warned_at=now if late else question.warned_at
         )
         await save_question(transaction, reminded_question, record)
+        shown = (await load_entries(transaction, ShownQuestion)).get(question.id)
+        place = {THREAD_TS: shown.thread_ts} if shown and shown.thread_ts else {}
         await queue_message(
             transaction,
             MessageType.THREAD_UPDATE,
             _reminder_text(question, now, late=late),
-            channel=await _channel(transaction, question, channel),
+            channel=shown.channel if shown else channel,
             thread=question.thread,
             today=now.astimezone(zone).date(),
-            context={"task_id": question.thread, "reminder": True},
+            context={"task_id": question.thread, "reminder": True, **place},
             urgency=Urgency.URGENT if late else Urgency.HIGH,
         )
         reminded += 1
@@ -66,7 +70,7 @@ async def clean_up_questions(bus: Bus, messenger: Messenger, now: datetime) -> N
             try:
                 await messenger.end_question(question, ending)
             except Exception as error:  # noqa: BLE001 - the next round tries again
-                _log.warning("a closed question still looks open", task=question_id, error=str(error))
+                log_failure(_log, "cannot show that a question is closed, trying again", error, question=question_id)
                 if now - question.created_at < _REMOVED_AFTER:
                     continue
         await run_transaction(bus, partial(_forget_question, question_id=question_id, msg_id=question.msg_id))
@@ -95,11 +99,6 @@ async def _forget_threads(transaction: Transaction, now: datetime) -> None:
         # While the assignment is stored, its last message may still be on its way to the thread.
         if is_old and await transaction.get(ASSIGNMENTS.name, assignment_id) is None:
             await remove_entry(transaction, MessageThread, assignment_id)
-
-
-async def _channel(transaction: Transaction, question: HumanQuestion, otherwise: str) -> str:
-    shown = (await load_entries(transaction, ShownQuestion)).get(question.id)
-    return shown.channel if shown else otherwise
 
 
 def _reminder_text(question: HumanQuestion, now: datetime, *, late: bool) -> str:

@@ -32,6 +32,8 @@ from kingdom.court.streams import MessageQueued
 from kingdom.errors import NotFound
 
 SLACK = "slack"
+# The key in the context of a reminder for the thread of its question.
+THREAD_TS = "thread_ts"
 _MARKS = {
     AssignmentStatus.COMPLETED: ProgressMark.DONE,
     AssignmentStatus.SKIPPED: ProgressMark.DONE,
@@ -112,12 +114,16 @@ class SendMessage(Effect[MessageQueued]):
     async def _end(self, transaction: Transaction, assignment_id: str) -> None:
         """Remove the thread of an assignment that has ended, and close its question."""
         await remove_entry(transaction, MessageThread, assignment_id)
+        found = await load_question(transaction, assignment_id)
+        if found and found[1].followup:
+            # It is about the pull request, so people may still answer it. The reminders remove what is shown of it.
+            return
         if question := await remove_entry(transaction, ShownQuestion, assignment_id):
             self._end_later(transaction, question, QUESTION_OVER)
         await close_question(transaction, assignment_id)
 
     async def _save_question(self, transaction: Transaction, message: Message, channel: str, ts: str) -> None:
-        """Store the question that people now see, or end it if it is no longer open."""
+        """Store the question that people now see, or end it if it is no longer open. It replaces an earlier one."""
         thread = (await load_entries(transaction, MessageThread)).get(assignment_id_of(message))
         question = ShownQuestion(
             msg_id=message.id,
@@ -128,6 +134,8 @@ class SendMessage(Effect[MessageQueued]):
             created_at=message.created_at,
         )
         question_id = question_id_of(message)
+        if replaced := await remove_entry(transaction, ShownQuestion, question_id):
+            self._end_later(transaction, replaced, QUESTION_OVER)
         found = await load_question(transaction, question_id)
         if found and found[1].status is QuestionStatus.OPEN:
             await save_entry(transaction, question_id, question)
@@ -155,7 +163,7 @@ class SendMessage(Effect[MessageQueued]):
         return OutgoingMessage(
             message=message,
             channel=message.channel or attempt.request.get("channel", self._channel),
-            thread=_thread_for(message, threads.get(assignment_id_of(message))),
+            thread=_thread_for(message, threads.get(assignment_id_of(message)) or _thread_of_reminder(message)),
             key=attempt.request["key"],
             identifier=attempt.identifier,
             attempt=attempt.number,
@@ -171,6 +179,12 @@ def _thread_for(message: Message, thread: MessageThread | None) -> MessageThread
     """Return the thread for a message. A notification to another channel is sent there instead."""
     elsewhere = message.type is MessageType.NOTIFICATION and thread and not thread.is_in(message.channel)
     return None if message.type is MessageType.THREAD_START or elsewhere else thread
+
+
+def _thread_of_reminder(message: Message) -> MessageThread | None:
+    """Return the thread in which people see the question of a reminder, if it names one."""
+    ts = str(message.context.get(THREAD_TS) or "")
+    return MessageThread(channel=message.channel, thread_ts=ts, created_at=message.created_at) if ts else None
 
 
 def final_status_of(message: Message) -> AssignmentStatus | None:

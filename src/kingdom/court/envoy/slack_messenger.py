@@ -1,7 +1,8 @@
 """The messenger for Slack: threads, questions with buttons, and messages found by their metadata."""
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -33,7 +34,7 @@ from kingdom.court.envoy.slack_format import (
     mention_people,
     question_blocks,
 )
-from kingdom.errors import Misconfigured
+from kingdom.errors import Misconfigured, Transient, describe_error
 
 _EMOJI = {
     ProgressMark.SEEN: "eyes",
@@ -122,13 +123,14 @@ class SlackMessenger(Messenger):
     async def end_question(self, question: ShownQuestion, ending: str) -> None:
         """See `Messenger.end_question`."""
         shown = mention_people(escape_text(ending))
-        await self.web.chat_update(
-            channel=question.channel,
-            ts=question.message_ts,
-            text=f"{escape_text(question.question)}\n{shown}",
-            blocks=ended_question_blocks(question.question, shown),
-            **_NOTHING_FETCHED,
-        )
+        with _failures_as_transient():
+            await self.web.chat_update(
+                channel=question.channel,
+                ts=question.message_ts,
+                text=f"{escape_text(question.question)}\n{shown}",
+                blocks=ended_question_blocks(question.question, shown),
+                **_NOTHING_FETCHED,
+            )
 
     async def mark(self, channel: str, ts: str, mark: ProgressMark) -> None:
         """See `Messenger.mark`."""
@@ -136,21 +138,19 @@ class SlackMessenger(Messenger):
         if mark is not ProgressMark.NEEDS_PERSON:
             changes.append((self.web.reactions_remove, _EMOJI[ProgressMark.NEEDS_PERSON], "no_reaction"))
         for change, name, harmless_error in changes:
-            try:
+            with _failures_as_transient(harmless_error):
                 await change(channel=channel, timestamp=ts, name=name)
-            except SlackApiError as error:
-                if _error(error) != harmless_error:
-                    raise
 
     async def whisper(self, channel: str, thread_ts: str, person: str, text: str) -> None:
         """Send a message that only one person sees."""
-        await self.web.chat_postEphemeral(
-            channel=channel,
-            user=person,
-            text=mention_people(escape_text(text)),
-            thread_ts=thread_ts or None,
-            **_NOTHING_FETCHED,
-        )
+        with _failures_as_transient():
+            await self.web.chat_postEphemeral(
+                channel=channel,
+                user=person,
+                text=mention_people(escape_text(text)),
+                thread_ts=thread_ts or None,
+                **_NOTHING_FETCHED,
+            )
 
     async def _send(self, post: OutgoingMessage) -> AsyncSlackResponse:
         message, thread = post.message, post.thread
@@ -225,6 +225,19 @@ async def _pages(method: _Page, *, key: str = "messages", **query: Any) -> Async
         cursor = (page.get("response_metadata") or {}).get("next_cursor") or ""
         if not cursor:
             return
+
+
+@contextmanager
+def _failures_as_transient(harmless_error: str = "") -> Iterator[None]:
+    """Raise Transient if Slack refuses a call or cannot be reached. One error of Slack may be harmless."""
+    try:
+        yield
+    except SlackApiError as error:
+        name = _error(error)
+        if not name or name != harmless_error:
+            raise Transient(f"Slack refused it: {name or f'HTTP {_status(error)}'}") from error
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise Transient(f"Slack cannot be reached: {describe_error(error)}") from error
 
 
 def _error(error: SlackApiError) -> str:

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from kingdom.court.explain.timeline import Moment, Strand, Timeline
 from kingdom.court.followups.summary import FollowupSummary, describe_followup, describe_rounds
-from kingdom.text import format_duration, printable, sentence, with_reason
+from kingdom.text import format_duration, printable, sentence, with_noun, with_reason
 
 
 def headline(timeline: Timeline) -> str:
@@ -26,9 +26,9 @@ def outcome(timeline: Timeline, now: datetime) -> str:
         took = f"after {format_duration(seconds)}" if seconds is not None else "for an unknown time"
     parts = [f"{timeline.status} {took}", money(timeline.cost_usd)]
     if timeline.crashes:
-        parts.append(many(timeline.crashes, "crash", "crashes"))
+        parts.append(with_noun(timeline.crashes, "crash", "crashes"))
     if timeline.retries:
-        parts.append(many(timeline.retries, "retry", "retries"))
+        parts.append(with_noun(timeline.retries, "retry", "retries"))
     return f"{', '.join(parts)}."
 
 
@@ -57,8 +57,3 @@ def money(amount: float | None) -> str:
     if amount is None:
         return ""
     return f"${amount:.2f}" if amount >= 0.01 or not amount else f"${amount:.4f}"  # noqa: PLR2004 - a cent
-
-
-def many(count: int, one: str, more: str) -> str:
-    """Return a count with its noun."""
-    return f"{count} {one if count == 1 else more}"

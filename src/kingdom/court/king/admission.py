@@ -1,4 +1,4 @@
-"""Admission: turn waiting entries into assignments while there is room, and park entries whose quota is full."""
+"""Admission: turn waiting entries into assignments while there is room. An entry whose quota is full waits for it."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -65,7 +65,7 @@ async def admit(transaction: Transaction, now: datetime, context: KingContext) -
     rule = await current_rule(transaction, now, context)
     limit = await current_slot_limit(transaction, context)
     while not done.has_more and await _has_slot(transaction, limit, now, context):
-        await _unpark(transaction, rule, now, context)
+        await _make_ready(transaction, rule, now, context)
         page = await transaction.find(line_query(READY, _PAGE))
         if not page or not rule.admits(read_entry(page[0]).rank, now):
             break
@@ -73,7 +73,7 @@ async def admit(transaction: Transaction, now: datetime, context: KingContext) -
             if not rule.admits(read_entry(record).rank, now) or not await _has_slot(transaction, limit, now, context):
                 break
             done.examined += 1
-            await _admit_or_park(transaction, record, done, now, context)
+            await _admit_or_queue(transaction, record, done, now, context)
     return done
 
 
@@ -121,10 +121,10 @@ async def _admit_answers(transaction: Transaction, done: AdmissionResult, now: d
             done.assignments.append(assignment)
 
 
-async def _admit_or_park(
+async def _admit_or_queue(
     transaction: Transaction, record: Record, done: AdmissionResult, now: datetime, context: KingContext
 ) -> None:
-    """Admit an entry, or park it if a quota is full. The caller has checked that there is a slot."""
+    """Admit an entry, or move it to the line of a quota that is full. The caller has checked that there is a slot."""
     entry = read_entry(record)
     if entry.followup:
         # An earlier entry of the same page may have taken this one into its round.
@@ -144,7 +144,7 @@ async def _admit_or_park(
         if assignment := await create(transaction, record, now, context):
             done.assignments.append(assignment)
         return
-    # Writing the quota here conflicts with a concurrent release, so the release cannot miss the parked entry.
+    # Writing the quota here conflicts with a concurrent release, so the release cannot miss the waiting entry.
     quota_record, quota = await load_current_quota(transaction, full[0], now, context)
     await save_quota(transaction, quota, quota_record, wanted=True)
     await move_entry(transaction, record, full[0], full_reason(full[0]))
@@ -160,17 +160,17 @@ async def _is_full(transaction: Transaction, need: QuotaNeed, now: datetime, con
     return not quota.fits(need.amount)
 
 
-async def _unpark(transaction: Transaction, rule: AdmissionRule, now: datetime, context: KingContext) -> None:
-    """For each quota with room, make the first entry that is parked under it ready again."""
+async def _make_ready(transaction: Transaction, rule: AdmissionRule, now: datetime, context: KingContext) -> None:
+    """For each quota with room, make the first entry that waits for it ready again."""
     async for record in each_record(transaction, RecordQuery(kind=QUOTAS.name, index="parked", value=WANTED)):
         quota = with_current_limit(read_quota(record.doc), now, context)
         if not quota.room:
             continue
-        parked = await transaction.find(line_query(quota.scope, 1))
-        if not parked:
+        waiting = await transaction.find(line_query(quota.scope, 1))
+        if not waiting:
             await save_quota(transaction, quota, record, wanted=False)
             continue
-        entry = read_entry(parked[0])
+        entry = read_entry(waiting[0])
         amount = dict(quota_needs(entry.general, entry.repo, context)).get(quota.scope)
         if rule.admits(entry.rank, now) and (amount is None or quota.fits(amount)):
-            await move_entry(transaction, parked[0], READY)
+            await move_entry(transaction, waiting[0], READY)

@@ -87,6 +87,9 @@ async def close_overdue_questions(transaction: Transaction, now: datetime, limit
 
 async def _why_refused(transaction: Transaction, question: HumanQuestion, event: ExternalEvent) -> str:
     """Return why an event is not a valid answer, or ""."""
+    if question.petition:
+        # A person's answer to it is applied when it is submitted, and is no event of the King.
+        return f"{question.id} is a petition, which no event approves: `kingdom inbox` shows it"
     asked = msgspec.structs.replace(question, people=()) if event.source == CLOCK else question
     if refusal := asked.rejection_reason(
         _payload_text(event, "user"), _payload_text(event, "text"), _payload_text(event, "asked_at")

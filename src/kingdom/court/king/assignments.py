@@ -177,7 +177,7 @@ async def hand_out(
     assignment = msgspec.structs.replace(assignment, budget_usd=float(wanted[-1].amount))
     for need in wanted:
         record, quota = await load_current_quota(transaction, need.scope, now, context)
-        taken = quota.hold(assignment.id, need.amount, beyond=may_exceed_slots and need.scope != MONEY)
+        taken = quota.hold(assignment.id, need.amount, may_exceed=may_exceed_slots and need.scope != MONEY)
         await save_quota(transaction, taken, record)
     await save(transaction, assignment)
     await transaction.publish(assignment_given(assignment.id, assignment.target_general))

@@ -59,13 +59,13 @@ class DayCosts(msgspec.Struct, kw_only=True):
 
 
 async def book_release(
-    transaction: Transaction, day: date, assignment: Assignment, models: Mapping[str, Decimal], *, first_end: bool
+    transaction: Transaction, day: date, assignment: Assignment, models: Mapping[str, Decimal], *, has_just_ended: bool
 ) -> None:
     """Add costs of an assignment, and its end, to the sums of a day. The caller adds each cost only once."""
     record = await transaction.get(DAILY_COSTS.name, str(day))
     costs = read_document(record.doc, DayCosts) if record else DayCosts(day=day)
     costs.add(assignment.target_general, (assignment.repo or NO_REPOSITORY).lower(), models)
-    if first_end:
+    if has_just_ended:
         costs.count_end(assignment.target_general, assignment.status)
     version = record.version if record else 0
     doc = msgspec.to_builtins(costs)

@@ -120,11 +120,11 @@ async def _queue_event(
     for choice in decision.choices:
         package = context.package(choice.general)
         repo = event.repo or (package.general.default_repo if package else None)
-        given, older, overtaken_by = await enqueue(transaction, event, choice, repo, now, first=not routes)
-        routes.append(given)
-        newer = overtaken_by or newer
-        if older:
-            await _drop_superseded(transaction, older, event.id)
+        queued = await enqueue(transaction, event, choice, repo, now, first=not routes)
+        routes.append(queued.route)
+        newer = queued.overtaken_by or newer
+        if queued.superseded:
+            await _drop_superseded(transaction, queued.superseded, event.id)
     kept = msgspec.structs.replace(event, key=decision.choices[0].key, routes=tuple(routes))
     if any(each.waiting for each in routes):
         await save(transaction, kept, record)

@@ -44,10 +44,10 @@ async def release_assignment(transaction: Transaction, assignment_id: str, now: 
         (DAILY_COSTS.name, str(context.day(now))),
     ]
     await transaction.read_ahead([*about_cost, *((QUOTAS.name, scope) for scope in held), *about_end])
-    models, first_end = await _update_bill(transaction, assignment, ended=ended)
+    models, has_just_ended = await _update_bill(transaction, assignment, ended=ended)
     cost = sum(models.values(), Decimal(0))
-    if cost or first_end:
-        await book_release(transaction, context.day(now), assignment, models, first_end=first_end)
+    if cost or has_just_ended:
+        await book_release(transaction, context.day(now), assignment, models, has_just_ended=has_just_ended)
     for scope in held:
         quota_record, quota = await load_current_quota(transaction, scope, now, context)
         freed = quota.free(assignment_id).book(cost if scope == MONEY else Decimal(0))
@@ -55,8 +55,8 @@ async def release_assignment(transaction: Transaction, assignment_id: str, now: 
             await save_quota(transaction, freed, quota_record)
     if ended:
         await _end_event(transaction, assignment)
-    await end_round(transaction, assignment, float(cost), now, context, is_end=first_end)
-    if first_end:
+    await end_round(transaction, assignment, float(cost), now, context, has_just_ended=has_just_ended)
+    if has_just_ended:
         await _announce_end(transaction, assignment, now, context)
 
 
@@ -78,10 +78,10 @@ async def _update_bill(transaction: Transaction, assignment: Assignment, *, ende
     bill = await transaction.get(BILLS.name, root_id)
     booked = Decimal(bill.doc["usd"]) if bill else Decimal(0)
     cost = max(Decimal(str(round(assignment.cost_usd, 6))), booked)
-    first_end = ended and (bill is None or bill.state == _OPEN)
+    has_just_ended = ended and (bill is None or bill.state == _OPEN)
     models = {name: Decimal(usd) for name, usd in bill.doc.get("models", {}).items()} if bill else {}
     added = split_by_model(await _find_run(transaction, root_id), models, cost - booked)
-    if cost != booked or first_end:
+    if cost != booked or has_just_ended:
         await transaction.put(
             Record(
                 kind=BILLS.name,
@@ -91,7 +91,7 @@ async def _update_bill(transaction: Transaction, assignment: Assignment, *, ende
                 doc={"task_id": root_id, "usd": str(cost), "models": _sum(models, added)},
             )
         )
-    return added, first_end
+    return added, has_just_ended
 
 
 async def _find_run(transaction: Transaction, root_id: str) -> Workflow | None:

@@ -95,7 +95,13 @@ async def start_round(
 
 
 async def end_round(
-    transaction: Transaction, assignment: Assignment, usd: float, now: datetime, context: KingContext, *, is_end: bool
+    transaction: Transaction,
+    assignment: Assignment,
+    usd: float,
+    now: datetime,
+    context: KingContext,
+    *,
+    has_just_ended: bool,
 ) -> None:
     """Add the cost of a round to its followup.
 
@@ -111,7 +117,7 @@ async def end_round(
     if usd:
         followup = msgspec.structs.replace(followup, cost_usd=round(followup.cost_usd + usd, 6))
         record = await save_followup(transaction, followup, record)
-    if not is_end or followup.is_over:
+    if not has_just_ended or followup.is_over:
         return
     payload = root.doc["payload"]
     heads = (payload["head"], payload.get("branch_head", ""))

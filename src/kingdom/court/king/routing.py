@@ -1,6 +1,5 @@
 """Decide which Generals get an event, with a reason for every subscription. This module does no I/O."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -8,9 +7,8 @@ from typing import Any
 import msgspec
 
 from kingdom.court.documents import ExternalEvent, Priority
-from kingdom.court.package import FieldPattern, Package, Subscription
+from kingdom.court.package import FIELD_IN_PATTERN, FieldPattern, Package, Subscription
 
-_FIELD = re.compile(r"\{([A-Za-z0-9_.]+)\}")
 _SHOWN_MAX = 80
 _MISSING = object()
 
@@ -138,11 +136,11 @@ def _choice(document: Mapping[str, Any], general: str, rule: str, subscription: 
 
 def _key(document: Mapping[str, Any], pattern: str) -> str:
     """Fill an event's fields into a key pattern. Return "" if one is missing, since a partial key fits other events."""
-    values = {path: value_at(document, path) for path in _FIELD.findall(pattern)}
+    values = {path: value_at(document, path) for path in FIELD_IN_PATTERN.findall(pattern)}
     if any(not isinstance(value, str | int) for value in values.values()):
         return ""
     # All fields are replaced in one pass, so that a value is not treated as a pattern.
-    return _FIELD.sub(lambda match: str(values[match[1]]), pattern)
+    return FIELD_IN_PATTERN.sub(lambda match: str(values[match[1]]), pattern)
 
 
 def _show_wanted(wanted: FieldPattern | list[str]) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 import msgspec
 
@@ -86,6 +87,14 @@ class SupersededEntry(msgspec.Struct, frozen=True, kw_only=True):
     entry: WaitingEntry
 
 
+class QueuedRoute(NamedTuple):
+    """The route of an event, the waiting entry that it replaced, and the id of a newer event if there is one, or ""."""
+
+    route: Route
+    superseded: SupersededEntry | None
+    overtaken_by: str
+
+
 def read_entry(record: Record) -> WaitingEntry:
     """Return the entry in a record."""
     return read_document(record.doc, WaitingEntry)
@@ -147,15 +156,15 @@ async def end_entry(transaction: Transaction, record: Record) -> None:
 
 async def enqueue(
     transaction: Transaction, event: ExternalEvent, choice: RouteChoice, repo: str | None, now: datetime, *, first: bool
-) -> tuple[Route, SupersededEntry | None, str]:
-    """Queue an event for a General. Return its route, the replaced entry, and the id of a newer event or ""."""
+) -> QueuedRoute:
+    """Queue an event for a General, unless it has a newer event with the same key."""
     route = Route(general=choice.general, rule=choice.rule)
     # If the sender's clock is ahead, its event must not stay the newest forever.
     created_at = min(event.created_at, now)
     known = await transaction.get(NEWEST.name, _newest_id(choice.general, choice.key)) if choice.key else None
     newest = msgspec.convert(known.doc, _NewestEvent) if known else None
     if newest and (newest.created_at, newest.event_id) > (created_at, event.id):
-        return route, None, newest.event_id
+        return QueuedRoute(route, None, newest.event_id)
     older = await _find_waiting(transaction, newest.entry_id) if known and newest and known.state == WAITING else None
     entry = WaitingEntry(
         event_id=event.id,
@@ -176,7 +185,7 @@ async def enqueue(
             general=choice.general, key=choice.key, event_id=event.id, created_at=created_at, entry_id=entry_id
         )
         await _remember_newest(transaction, known, newest)
-    return msgspec.structs.replace(route, waiting=entry_id), older, ""
+    return QueuedRoute(msgspec.structs.replace(route, waiting=entry_id), older, "")
 
 
 async def release_held(transaction: Transaction, now: datetime, limit: int) -> int:

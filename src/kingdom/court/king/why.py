@@ -106,7 +106,7 @@ def _describe_status(event: ExternalEvent) -> str:
     """Return the status of an event as a sentence."""
     match event.status:
         case EventStatus.PENDING if not any(route.waiting for route in event.routes):
-            return "The King has not routed it yet: does he run?"
+            return "The King has not routed it yet: `kingdom status` shows whether the King runs."
         case EventStatus.PENDING:
             return f"It waits for {_names(event.routes)}."
         case EventStatus.DISPATCHED:

@@ -1,5 +1,6 @@
 """The common part of petitions that outside systems perform: the request, its mark, and the result."""
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -17,6 +18,8 @@ from kingdom.court.petitions.http_api import HttpApi, NotAuthorized, Unreachable
 from kingdom.court.petitions.settlement import settle_petition
 from kingdom.court.streams import PetitionGranted
 
+# Performing a petition ends after this time, however many calls it makes.
+LONGEST_SEND = timedelta(minutes=2)
 # After a successful call, an outside system lists the result within this time.
 VISIBLE_AFTER = timedelta(seconds=10)
 # How much the clocks of two systems may differ.
@@ -31,10 +34,17 @@ class PetitionEffect(Effect[PetitionGranted]):
     earlier call succeeded.
     """
 
-    def __init__(self, name: str, api: HttpApi, visible_after: timedelta = VISIBLE_AFTER) -> None:
+    def __init__(
+        self,
+        name: str,
+        api: HttpApi,
+        visible_after: timedelta = VISIBLE_AFTER,
+        longest_send: timedelta = LONGEST_SEND,
+    ) -> None:
         self.name = name
-        # `settles_after` counts from the start of a call.
-        settles_after = api.longest_call + visible_after
+        self._longest_send = longest_send
+        # It counts from the start of `call`. The system may still execute the last call of `send` when that ends.
+        settles_after = longest_send + api.longest_call + visible_after
         self.target = Target(name=name.lower(), idempotency=Idempotency.TIME, settles_after=settles_after)
         self._api = api
 
@@ -60,7 +70,8 @@ class PetitionEffect(Effect[PetitionGranted]):
         if until and datetime.fromisoformat(until) <= utc_now():
             return Rejected(TOO_LATE)
         try:
-            return await self.send(attempt)
+            async with asyncio.timeout(self._longest_send.total_seconds()):
+                return await self.send(attempt)
         except Unreachable as error:
             return unreachable_result(self.name, error)
         except NotAuthorized as error:
@@ -68,7 +79,7 @@ class PetitionEffect(Effect[PetitionGranted]):
 
     @abstractmethod
     async def send(self, attempt: Attempt) -> CallResult:
-        """Send the request once."""
+        """Perform the petition once, with one or several requests."""
 
     async def conclude(
         self, event: Event[PetitionGranted], answer: Acked | Rejected, transaction: Transaction

@@ -8,6 +8,7 @@ from kingdom.bus.effects.effect import Absent, Acked, Attempt, CallResult, Prese
 from kingdom.court.petitions.bodies import JiraComment, JiraTransition, stored_body
 from kingdom.court.petitions.effects import (
     CLOCK_DIFFERENCE_MAX,
+    LONGEST_SEND,
     VISIBLE_AFTER,
     PetitionEffect,
     earliest_time,
@@ -49,8 +50,10 @@ class JiraApi(HttpApi):
 class JiraPetitions(PetitionEffect):
     """Performs petitions in Jira. The mark of a petition is a small text below its comment."""
 
-    def __init__(self, api: JiraApi, visible_after: timedelta = VISIBLE_AFTER) -> None:
-        super().__init__(_NAME, api, visible_after)
+    def __init__(
+        self, api: JiraApi, visible_after: timedelta = VISIBLE_AFTER, longest_send: timedelta = LONGEST_SEND
+    ) -> None:
+        super().__init__(_NAME, api, visible_after, longest_send)
         self._jira = api
 
     async def send(self, attempt: Attempt) -> CallResult:

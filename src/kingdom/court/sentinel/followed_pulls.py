@@ -29,7 +29,7 @@ from kingdom.court.followups.summary import FollowPolicies
 from kingdom.court.package import FollowPolicy
 from kingdom.court.records import CURRENT, receive_event
 from kingdom.court.sentinel.pull_api import PullApi, convert_all
-from kingdom.court.sentinel.pull_replies import (
+from kingdom.court.sentinel.pull_events import (
     CheckRun,
     CheckSuite,
     CommitStatus,
@@ -98,7 +98,9 @@ async def poll_followed_pulls(
             token = await tokens(due.followup.repo, with_members=bool(policy.teams))
         except Transient as error:
             found = _Findings([], msgspec.structs.replace(due.state, problem=str(error)))
-            _log.warning("pull_request_not_read", pull_request=due.followup.id, reason=str(error))
+            _log.warning(
+                "cannot read a followed pull request, trying again", pull_request=due.followup.id, reason=str(error)
+            )
         else:
             followup = due.followup
             api = PullApi(session, settings.api_url, token, followup.repo, followup.number, due.state.etags)
@@ -190,7 +192,11 @@ async def _poll(
             if isinstance(error, Transient) and error.after:
                 # GitHub limits all requests.
                 raise
-            _log.warning("pull_request_not_read", pull_request=followup.id, reason=str(error))
+            _log.warning(
+                "cannot read a part of a followed pull request, trying again",
+                pull_request=followup.id,
+                reason=str(error),
+            )
             problems.append(str(error))
             api.etags = etags
     found.state = msgspec.structs.replace(found.state, etags=api.etags, problem="; ".join(problems))
@@ -241,7 +247,7 @@ async def _review_events(
     authors = {review.author for review in reviews if review.author and review.author.lower() not in ours}
     permitted_authors = {author for author in authors if await _is_permitted(api, policy, author)}
     for author in authors - permitted_authors:
-        _log.info("review_of_stranger_ignored", pull_request=followup.id, author=author)
+        _log.info("ignored a review of a person who is not permitted", pull_request=followup.id, author=author)
     permitted = [review for review in reviews if review.author in permitted_authors]
     comments = await api.comments() if permitted else []
     return [review_event(followup, review, comments, now) for review in permitted]

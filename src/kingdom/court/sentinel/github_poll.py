@@ -24,8 +24,8 @@ from kingdom.court.sentinel.records import (
     PollCursor,
     accept_activity,
     accept_each,
-    recall,
-    remember,
+    load_state,
+    save_state,
 )
 from kingdom.court.sentinel.settings import GitHubSettings
 from kingdom.court.sentinel.untrusted import convert_untrusted
@@ -55,7 +55,7 @@ async def poll_github(
     """Poll once, and store the events and the cursor, in one transaction if all events can be stored."""
     now = clock()
     async with bus.transaction() as transaction:
-        _, cursor = await recall(transaction, PollCursor, CURSOR)
+        _, cursor = await load_state(transaction, PollCursor, CURSOR)
     start = now - timedelta(hours=settings.look_back_hours)
     since = (cursor.since - _OVERLAP if cursor else start).replace(microsecond=0)
     reply, documents = await _read_all(session, settings, since, _conditions(cursor, since, now))
@@ -73,14 +73,14 @@ async def poll_github(
         return await accept_activity(transaction, each, why_filtered(each, settings), settings.seen_kept)
 
     async def move_cursor(transaction: Transaction, failed: Sequence[GitHubActivity]) -> None:
-        record, stored = await recall(transaction, PollCursor, CURSOR)
+        record, stored = await load_state(transaction, PollCursor, CURSOR)
         # The cursor stays before an activity that must be read again, but at most `look_back_hours` ago.
         again = [max(each.at, start) for each in (*left_out, *failed)]
         moved = _advance_cursor(stored or cursor, reply, since, min(newest, now, *again), now)
         if again:
             # "Not modified" would hide it.
             moved = msgspec.structs.replace(moved, etag="", last_modified="")
-        await remember(transaction, CURSOR, moved, record)
+        await save_state(transaction, CURSOR, moved, record)
 
     taken = Counter(await accept_each(bus, {each.event.id: each for each in detailed}, accept, move_cursor))
     received, seen = taken[IntakeResult.RECEIVED], taken[IntakeResult.SEEN]
@@ -131,7 +131,7 @@ def _parse_all(documents: list[Any], settings: GitHubSettings, now: datetime) ->
         try:
             activity = parse_notification(document, now)
         except MalformedEvent as error:
-            _log.warning("notification_not_understood", reason=str(error))
+            _log.warning("skipped a notification that cannot be read", reason=str(error))
             continue
         if why_filtered(activity, settings) is not FilterReason.ELSEWHERE:
             activities.append(activity)
@@ -142,7 +142,9 @@ async def _known_ids(bus: Bus, activities: list[GitHubActivity]) -> set[str]:
     """Return the ids of activities that were received before."""
     async with bus.transaction() as transaction:
         await transaction.read_ahead([(SUBJECT_HISTORIES.name, activity.subject) for activity in activities])
-        history = {each.subject: (await recall(transaction, SubjectHistory, each.subject))[1] for each in activities}
+        history = {
+            each.subject: (await load_state(transaction, SubjectHistory, each.subject))[1] for each in activities
+        }
     return {item.id for each in history.values() if each for item in each.seen}
 
 
@@ -163,7 +165,9 @@ async def _with_details(
             # GitHub limits all requests.
             raise
         if now - activity.at < _COMMENT_RETRIES_FOR:
-            _log.warning("comment_not_read", event_id=activity.event.id, reason=str(error))
+            _log.warning(
+                "cannot get the comment of an event, trying again", event_id=activity.event.id, reason=str(error)
+            )
             return None
         return activity
     if reply is None:
@@ -177,7 +181,7 @@ async def _with_details(
         near = [each for each in comments if (each.submitted_at or each.created_at) and earliest <= each.at <= latest]
         return with_comment(activity, near[-1] if near else None, (earliest, latest))
     except MalformedEvent as error:
-        _log.warning("comment_not_understood", reason=str(error))
+        _log.warning("ignored a comment that cannot be read", reason=str(error))
         return activity
 
 

@@ -16,7 +16,7 @@ from kingdom.court.records import receive_event
 from kingdom.court.remote_http import HttpReply, jira_headers, requested_pause
 from kingdom.court.sentinel.http_requests import PollResult, send_request
 from kingdom.court.sentinel.jira import FoundTicket, TicketComment, detect_news, parse_comments, parse_issue
-from kingdom.court.sentinel.records import ACTOR, KnownTicket, PollCursor, accept_each, recall, remember
+from kingdom.court.sentinel.records import ACTOR, KnownTicket, PollCursor, accept_each, load_state, save_state
 from kingdom.court.sentinel.settings import JiraSettings
 from kingdom.court.sentinel.untrusted import time_stamp
 from kingdom.errors import MalformedEvent, Misconfigured, Transient
@@ -38,7 +38,7 @@ async def poll_jira(
     """Poll once, and store the events, the known tickets and the cursor, in one transaction if all can be stored."""
     now = clock()
     async with bus.transaction() as transaction:
-        _, cursor = await recall(transaction, PollCursor, CURSOR)
+        _, cursor = await load_state(transaction, PollCursor, CURSOR)
     start = now - timedelta(hours=settings.look_back_hours)
     since = cursor.since - _OVERLAP if cursor else start
     reply, documents = await _search(session, settings, _jql(settings, since, now))
@@ -57,11 +57,11 @@ async def poll_jira(
         return await _accept_ticket(transaction, each, comments.get(each.key), own, settings, now)
 
     async def move_cursor(transaction: Transaction, failed: Sequence[FoundTicket]) -> None:
-        record, stored = await recall(transaction, PollCursor, CURSOR)
+        record, stored = await load_state(transaction, PollCursor, CURSOR)
         # The cursor stays before a ticket that must be read again, but at most `look_back_hours` ago.
         again = [max(each.updated, start) for each in (*unread, *failed)]
         newest = min([max((min(each.updated, now) for each in found), default=since), *again])
-        await remember(
+        await save_state(
             transaction,
             CURSOR,
             PollCursor(since=max(newest, stored.since) if stored else newest, polled_at=now),
@@ -84,14 +84,14 @@ async def _accept_ticket(
     now: datetime,
 ) -> bool | None:
     """Store a ticket and its event. Return True for a new event, False if it was seen before, None without an event."""
-    record, known = await recall(transaction, KnownTicket, found.key)
+    record, known = await load_state(transaction, KnownTicket, found.key)
     if not found.has_changed_since(known):
         return False
     if known and comments is None:
         # The comments could not be read, or another poll stored the ticket first. The next poll finds what is new.
         return None
     ticket, event = detect_news(found, known, comments or (), own_accounts=own_accounts, url=settings.url, now=now)
-    await remember(transaction, found.key, ticket, record)
+    await save_state(transaction, found.key, ticket, record)
     if event is None:
         return None
     if await receive_event(transaction, event, ACTOR, settings.seen_kept):
@@ -139,7 +139,7 @@ def _parse_all(documents: Sequence[Any]) -> list[FoundTicket]:
         try:
             each = parse_issue(document)
         except MalformedEvent as error:
-            _log.warning("ticket_not_understood", reason=str(error))
+            _log.warning("skipped a ticket that cannot be read", reason=str(error))
             continue
         found[each.key] = max(each, found.get(each.key, each), key=lambda one: one.updated)
     return list(found.values())
@@ -147,7 +147,7 @@ def _parse_all(documents: Sequence[Any]) -> list[FoundTicket]:
 
 async def _known_tickets(bus: Bus, found: Sequence[FoundTicket]) -> dict[str, KnownTicket | None]:
     async with bus.transaction() as transaction:
-        return {each.key: (await recall(transaction, KnownTicket, each.key))[1] for each in found}
+        return {each.key: (await load_state(transaction, KnownTicket, each.key))[1] for each in found}
 
 
 async def _own_account(session: aiohttp.ClientSession, settings: JiraSettings) -> tuple[str]:
@@ -170,7 +170,7 @@ async def _try_read_comments(
         if isinstance(error, Transient) and error.after:
             # Jira limits all requests.
             raise
-        _log.warning("comments_not_read", ticket=found.key, reason=str(error))
+        _log.warning("cannot get the comments of a ticket, trying again", ticket=found.key, reason=str(error))
         return None
 
 

@@ -19,7 +19,7 @@ from kingdom.court.package import FollowPolicy
 from kingdom.court.records import CURRENT, receive_event
 from kingdom.court.sentinel.followed_pulls import PullTokens
 from kingdom.court.sentinel.pull_api import PullApi
-from kingdom.court.sentinel.pull_replies import FAILED, failed_run
+from kingdom.court.sentinel.pull_events import FAILED, failed_run
 from kingdom.court.sentinel.records import ACTOR, CURSORS
 from kingdom.court.sentinel.settings import GitHubSettings
 from kingdom.court.sentinel.untrusted import NAME_MAX, TITLE_MAX, clean_text, convert_untrusted
@@ -99,7 +99,7 @@ async def poll_labels(
             if isinstance(error, Transient) and error.after:
                 # GitHub limits all requests.
                 raise
-            _log.warning("labels_not_read", repo=repo, reason=str(error))
+            _log.warning("cannot read the labels of a repository, trying again", repo=repo, reason=str(error))
     return received
 
 
@@ -117,7 +117,9 @@ async def _poll_repository(
     listed = _read_events(documents, repo)
     news = [each for each in listed if cursor and each.id > cursor.newest]
     if cursor and listed and len(news) == len(listed) == len(documents):
-        _log.warning("labels_may_be_missed", repo=repo, reason=f"more than {len(news)} events since the last poll")
+        _log.warning(
+            "labels may have been missed", repo=repo, reason=f"more than {len(news)} events since the last poll"
+        )
     events: list[ExternalEvent] = []
     for each in news:
         try:
@@ -127,7 +129,7 @@ async def _poll_repository(
             raise
         except KingdomError as error:
             # Otherwise one label that cannot be read would block all later ones.
-            _log.warning("label_not_read", repo=repo, number=each.id, reason=str(error))
+            _log.warning("skipped a label that cannot be read", repo=repo, number=each.id, reason=str(error))
     newest = max((each.id for each in listed), default=cursor.newest if cursor else 0)
     moved = LabelCursor(newest=newest, etag=api.etags.get("events", ""))
     return await run_transaction(bus, partial(_store, repo, moved, events, settings))
@@ -140,7 +142,7 @@ def _read_events(documents: Sequence[Any], repo: str) -> list[_IssueEvent]:
         try:
             events.append(convert_untrusted(each, _IssueEvent))
         except MalformedEvent as error:
-            _log.warning("label_not_read", repo=repo, reason=str(error))
+            _log.warning("skipped an event of an issue that cannot be read", repo=repo, reason=str(error))
     return events
 
 
@@ -178,7 +180,7 @@ async def _event(
     api = PullApi(session, settings.api_url, token, repo, issue.number)
     pull = convert_untrusted(await api.pull(), _LabeledPull)
     if reason := await _why_ignored(api, repo, pull, actor.login, label.name):
-        _log.info("label_ignored", pull_request=f"{repo}#{issue.number}", actor=actor.login, reason=reason)
+        _log.info("a label starts nothing", pull_request=f"{repo}#{issue.number}", actor=actor.login, reason=reason)
         return None
     failed = [run for run in await api.check_runs(pull.head.sha) if run.conclusion in FAILED]
     details = await api.check_details(failed)

@@ -11,7 +11,7 @@ import msgspec
 
 from kingdom.court.remote_http import HttpReply, github_headers, next_page, requested_pause
 from kingdom.court.sentinel.http_requests import send_request
-from kingdom.court.sentinel.pull_replies import LOG_BYTES_MAX, CheckDetails, CheckRun, PullComment, clean_log
+from kingdom.court.sentinel.pull_events import LOG_BYTES_MAX, CheckDetails, CheckRun, PullComment, clean_log
 from kingdom.court.sentinel.tests_in_log import count_tests
 from kingdom.court.sentinel.untrusted import NAME_MAX, TITLE_MAX, clean_text, convert_untrusted
 from kingdom.errors import Transient

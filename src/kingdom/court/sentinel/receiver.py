@@ -86,7 +86,7 @@ class WebhookReceiver:
         self._listener = await loop.create_server(self._connect, self._webhook.host, self._webhook.port)
         host, port = self._listener.sockets[0].getsockname()[:2]
         self.url = f"http://{host}:{port}"
-        _log.info("webhooks_awaited", url=self.url + PATH)
+        _log.info("waiting for webhooks", url=self.url + PATH)
 
     async def stop(self) -> None:
         """Stop listening, after replying to received requests."""
@@ -112,17 +112,17 @@ class WebhookReceiver:
         except web.HTTPRequestEntityTooLarge:
             return _response(413, "too large")
         except MalformedEvent as error:
-            _log.warning("webhook_not_understood", reason=str(error))
+            _log.warning("refused a webhook that cannot be read", reason=str(error))
             return _response(400, "not understood")
         except TimeoutError:
             return _response(408, "too slow")
         except KingdomError as error:
-            _log.error("webhook_not_stored", reason=str(error))
+            _log.error("cannot store a webhook, GitHub may send it again", reason=str(error))
             return _response(503, "try again later")
         except (ConnectionError, web.RequestPayloadError):
             return _response(400, "not understood")
         except Exception:  # noqa: BLE001 - a bug must not reveal details or stop the server
-            _log.exception("webhook_failed")
+            _log.exception("a webhook failed")
             return _response(500, "failed")
 
     async def _check_and_store(self, request: web.Request) -> web.Response:
@@ -197,7 +197,7 @@ class WebhookReceiver:
             async with asyncio.timeout(self._webhook.store_seconds):
                 taken = await run_transaction(self._bus, act)
         except TimeoutError:
-            _log.error("webhook_not_stored", reason="the store takes too long")
+            _log.error("cannot store a webhook, GitHub may send it again", reason="the store takes too long")
             return _response(503, "try again later")
         if hinted or document.get("action") == "labeled":
             self._on_hint()

@@ -16,7 +16,8 @@ from kingdom.court.records import CURRENT, ENDED, SEEN, SEEN_KEPT, receive_event
 from kingdom.court.sentinel.deduplication import SubjectHistory, record_activity
 from kingdom.court.sentinel.filters import FilterReason
 from kingdom.court.sentinel.github_activity import GitHubActivity
-from kingdom.errors import Conflict, KingdomError, Transient
+from kingdom.errors import Conflict, KingdomError, Transient, describe_error
+from kingdom.failure_log import log_failure
 from kingdom.workflow.records import run_transaction
 
 ACTOR = "sentinel"
@@ -74,7 +75,7 @@ _KIND_OF: dict[type, RecordKind] = {PollCursor: CURSORS, SubjectHistory: SUBJECT
 _KEPT_FOR: dict[type, timedelta] = {SubjectHistory: SEEN_KEPT, KnownTicket: timedelta(days=365)}
 
 
-async def recall(
+async def load_state(
     transaction: Transaction, kind: type[_Remembered], record_id: str
 ) -> tuple[Record | None, _Remembered | None]:
     """Return a record and its content. Each is None if it does not exist; invalid content counts as missing."""
@@ -85,7 +86,7 @@ async def recall(
         return record, None
 
 
-async def remember(transaction: Transaction, record_id: str, thing: _Remembered, record: Record | None) -> None:
+async def save_state(transaction: Transaction, record_id: str, thing: _Remembered, record: Record | None) -> None:
     """Store a cursor, a history or a ticket under an id."""
     keep = _KEPT_FOR.get(type(thing))
     await transaction.put(
@@ -139,7 +140,7 @@ async def accept_each(
     except Exception as error:
         if _is_outage(error):
             raise
-        _log.warning("poll_not_stored_at_once", reason=str(error))
+        log_failure(_log, "cannot store a poll at once, storing its items one by one", error)
     taken, failed = [], []
     for item_id in ordered:
         item = items[item_id]
@@ -150,7 +151,8 @@ async def accept_each(
                 raise
             failed.append(item)
             trace = None if isinstance(error, KingdomError) else error
-            _log.error("event_not_stored", item=item_id, reason=str(error), exc_info=trace)
+            text = describe_error(error)
+            _log.error("cannot store an event, trying again at the next poll", item=item_id, error=text, exc_info=trace)
     await run_transaction(bus, partial(_call_with, move_cursor, failed))
     return taken
 
@@ -174,7 +176,7 @@ async def accept_activity(
     """Create an event from a new activity. A filtered activity is only stored, so a second report is recognized."""
     if filter_reason is FilterReason.ELSEWHERE:
         return IntakeResult.DROPPED
-    record, known = await recall(transaction, SubjectHistory, activity.subject)
+    record, known = await load_state(transaction, SubjectHistory, activity.subject)
     if known is None and not activity.concerns_us and filter_reason is not FilterReason.OWN:
         return IntakeResult.DROPPED
     before = known or SubjectHistory(subject=activity.subject)
@@ -182,7 +184,7 @@ async def accept_activity(
         before, activity, refused=filter_reason is not None, unwanted=filter_reason is FilterReason.UNWANTED
     )
     if history is not before:
-        await remember(transaction, activity.subject, history, record)
+        await save_state(transaction, activity.subject, history, record)
     if filter_reason:
         return IntakeResult.DROPPED
     if is_news and await receive_event(transaction, activity.event, ACTOR, seen_kept):

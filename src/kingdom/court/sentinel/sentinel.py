@@ -138,12 +138,20 @@ class Sentinel:
                 failures += 1
                 asked = error.after if isinstance(error, Transient) else None
                 pause = max(self._backoff.delay(failures), asked or timedelta())
-                log_failure(_log, "watch_failed", error, watch=name, again_in_seconds=pause.total_seconds())
+                log_failure(
+                    _log, "a watch failed, trying again", error, watch=name, again_in_seconds=pause.total_seconds()
+                )
             await asyncio.sleep(pause.total_seconds())
 
 
 async def _poll_and_log(name: str, poll: Callable[[], Awaitable[PollResult]]) -> timedelta:
     result = await poll()
     if result.received:
-        _log.info("polled", source=name, received=result.received, seen=result.seen, dropped=result.dropped)
+        _log.info(
+            "received events from a poll",
+            source=name,
+            received=result.received,
+            seen=result.seen,
+            dropped=result.dropped,
+        )
     return result.again_after

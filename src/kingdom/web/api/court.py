@@ -24,6 +24,7 @@ from kingdom.court.explain.timeline_data import gather_data
 from kingdom.court.followups.records import FOLLOWUPS, Followup, FollowupState
 from kingdom.court.followups.summary import FollowupSummary, summarize_followup
 from kingdom.court.health_summary import HealthSummary
+from kingdom.court.king.answers import is_answer
 from kingdom.court.king.costs import DAYS_KEPT
 from kingdom.court.king.reactions import reroute_event
 from kingdom.court.king.simulation import RoutingSimulation
@@ -31,7 +32,7 @@ from kingdom.court.king.why import EventExplanation, explain_event
 from kingdom.court.package import Package
 from kingdom.court.records import ASSIGNMENTS, EVENTS, load
 from kingdom.court.status import CourtStatus
-from kingdom.errors import Misconfigured
+from kingdom.errors import MalformedRequest, Misconfigured
 from kingdom.views.costs import Costs
 from kingdom.views.generals import ListedGenerals
 from kingdom.views.health import MachineUse
@@ -149,6 +150,9 @@ async def post_event(call: ApiCall) -> Any:
     }
     fields["source"] = source_of(str(fields["id"]), _SOURCE)
     event = ExternalEvent.read(fields).as_new()
+    if is_answer(event):
+        # Its payload would name the person, who needs other rights to answer.
+        raise MalformedRequest("an answer is not an event to send: use POST /api/v1/questions/ID/answer")
 
     async def perform(transaction: Transaction) -> ExternalEvent:
         return (await send_event(transaction, event=event, actor=call.visitor.actor))[0]

@@ -12,12 +12,13 @@ from kingdom.actions.listings import newest_runs, runs_of_general
 from kingdom.actions.runs import choose_resumption, to_details, without_env
 from kingdom.bus.log import LogCursor
 from kingdom.bus.port import Transaction
+from kingdom.court.questions import QuestionStatus, load_question
 from kingdom.errors import MalformedRequest
 from kingdom.views.camel import to_json_object
 from kingdom.views.workflows import CheckpointDetails, WorkflowDetails
 from kingdom.web.route import ApiCall, Page, PageQuery, part_of
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.run.workflow import Workflow
+from kingdom.workflow.model.run.workflow import RUN_PREFIX, Workflow
 from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.records import load_workflow
 
@@ -98,6 +99,8 @@ async def post_run_resume(call: ApiCall) -> Any:
 
     async def resume(transaction: Transaction, workflow_id: str, *, actor: str) -> Workflow:
         _, workflow = await load_workflow(transaction, workflow_id)
+        if given.reply is not None:
+            await _refuse_reply_for_people(transaction, workflow)
         how = choose_resumption(
             workflow,
             checkpoint_id=given.checkpoint,
@@ -119,6 +122,15 @@ async def post_run_modify(call: ApiCall) -> Any:
         return await lifecycle.modify(transaction, workflow_id, change_works(workflow, given.definition), actor=actor)
 
     return await _operate(call, "modify", modify)
+
+
+async def _refuse_reply_for_people(transaction: Transaction, workflow: Workflow) -> None:
+    """Refuse a reply to a question of a General. It needs the right to answer, and only some people may have it."""
+    found = await load_question(transaction, workflow.id.removeprefix(RUN_PREFIX)) if workflow.general else None
+    if found and found[1].status is QuestionStatus.OPEN:
+        raise MalformedRequest(
+            f"{workflow.general} asks people: answer with POST /api/v1/questions/{found[1].id}/answer"
+        )
 
 
 async def _operate(call: ApiCall, verb: str, operation: Callable[..., Awaitable[Workflow]]) -> Any:

@@ -78,6 +78,8 @@ let paused = false, changed = false, refreshing = false, timer = 0, pause = SETT
 async function refresh() {
   const response = await fetch(location.href, { headers: { Accept: "text/html" } });
   if (response.status === 401) return location.assign("/sign-in");
+  // After an error of the server, the page is loaded again.
+  if (response.status >= 500) throw new Error(`the server answered ${response.status}`);
   if (!response.ok) return;
   const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
   if (!find("#main", fresh)) return;
@@ -459,7 +461,6 @@ document.addEventListener("change", (event) => {
   if (event.target.dataset.chooseAll !== undefined) {
     for (const box of every("[data-row]:not([hidden]) input[data-choose]")) box.checked = event.target.checked;
   }
-  if (event.target.dataset.submits !== undefined) event.target.form.requestSubmit();
 });
 
 // A folded text must be opened before it can be approved.

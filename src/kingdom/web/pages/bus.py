@@ -2,7 +2,6 @@
 
 from urllib.parse import urlencode
 
-import msgspec
 from aiohttp import web
 
 from kingdom.actions.dead_letters import find_letters
@@ -11,6 +10,7 @@ from kingdom.bus.throughput import THROUGHPUT_QUERY, read_throughput
 from kingdom.errors import NotFound
 from kingdom.web.api.bus import LettersQuery, StreamQuery, bus_event_id, letters_after
 from kingdom.web.pages.frame import html_response, open_page
+from kingdom.web.pages.wording import indented
 from kingdom.web.route import ApiCall
 
 # A family of streams is declared with a placeholder in its name.
@@ -28,11 +28,12 @@ async def show_bus(call: ApiCall) -> web.Response:
     """Show every stream, and the dead letters."""
     query: LettersQuery = call.query
     operations = call.context.operations
-    async with open_page(call, "/bus", [THROUGHPUT_QUERY]) as page:
+    cursor = await operations.log_end()
+    known = {row.stream: row for row in await operations.stats()}
+    which = DeadFilter(stream=query.stream, type=query.type, code=query.code, after=letters_after(query))
+    letters = await operations.dead_letters(which, query.limit + 1)
+    async with open_page(call, "/bus", [THROUGHPUT_QUERY], cursor=cursor) as page:
         throughput = {each.stream: each for each in await read_throughput(page.transaction, page.now)}
-        known = {row.stream: row for row in await operations.stats()}
-        which = DeadFilter(stream=query.stream, type=query.type, code=query.code, after=letters_after(query))
-        letters = await operations.dead_letters(which, query.limit + 1)
         names = sorted(
             {*known, *throughput, *(name for name in call.context.bus.topology.names() if _PLACEHOLDER not in name)}
         )
@@ -62,19 +63,12 @@ async def show_dead_letter(call: ApiCall) -> web.Response:
     """Show a dead letter with its content and its history, for each stream that has it."""
     query: StreamQuery = call.query
     event = bus_event_id(call)
-    async with open_page(call, "/bus") as page:
-        letters = await _find_letters(call, DeadFilter(stream=query.stream, event_id=event))
-        return page.render("dead-letter.html", letters=letters, event=event, payload_of=_payload_of, indented=_indented)
-
-
-async def _find_letters(call: ApiCall, which: DeadFilter) -> list[DeadLetter]:
-    letters = await call.context.operations.dead_letters(which, len(call.context.bus.topology.names()) + 1)
-    if not letters and which.event_id:
-        # This raises an error that says where the event is.
-        letters = await find_letters(call.context.operations, [which.event_id], which.stream)
+    cursor = await call.context.operations.log_end()
+    letters = await find_letters(call.context.operations, [event], query.stream)
     if not letters:
-        raise NotFound(f"event {which.event_id} is not a dead letter: `kingdom bus dead list` shows all")
-    return letters
+        raise NotFound(f"event {event} is no longer a dead letter: `kingdom bus dead list` shows all")
+    async with open_page(call, "/bus", cursor=cursor) as page:
+        return page.render("dead-letter.html", letters=letters, event=event, payload_of=_payload_of, indented=indented)
 
 
 def _rate(per_minute: float) -> str:
@@ -86,8 +80,4 @@ def _empty(name: str) -> StreamStats:
 
 
 def _payload_of(letter: DeadLetter) -> str:
-    return _indented(letter.envelope.get("payload", {}))
-
-
-def _indented(document: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return indented(letter.envelope.get("payload", {}))

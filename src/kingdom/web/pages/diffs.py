@@ -24,7 +24,7 @@ _HEADERS = (
     "--- ",
     "+++ ",
 )
-_LOOKS = {"+": "add", "-": "del", "@": "hunk", "\\": "hunk"}
+_CSS_CLASSES = {"+": "add", "-": "del", "@": "hunk", "\\": "hunk"}
 
 
 @dataclass(slots=True)
@@ -69,10 +69,10 @@ def parse_diff(lines: Sequence[str]) -> Iterator[FileDiff]:
             continue
         else:
             in_hunk = in_hunk or line.startswith("@@")
-            look = _LOOKS.get(line[:1], "") if in_hunk else "hunk"
-            current.added += look == "add"
-            current.removed += look == "del"
-            current.lines.append((look, line))
+            css_class = _CSS_CLASSES.get(line[:1], "") if in_hunk else "hunk"
+            current.added += css_class == "add"
+            current.removed += css_class == "del"
+            current.lines.append((css_class, line))
     if current:
         yield current
 

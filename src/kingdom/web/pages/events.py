@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from urllib.parse import urlencode
 
-import msgspec
 from aiohttp import web
 
 from kingdom.actions.listings import RecordPage, list_records, records_query
@@ -14,7 +13,7 @@ from kingdom.court.king.outcomes import UNROUTED
 from kingdom.court.records import ASSIGNMENTS, EVENTS, load
 from kingdom.web.api.court import AssignmentsQuery, EventsQuery, show_event_why
 from kingdom.web.pages.frame import PageFrame, html_response, open_page
-from kingdom.web.pages.wording import StateWord
+from kingdom.web.pages.wording import StateWord, indented
 from kingdom.web.route import ApiCall
 
 # The outcomes of events that ended without work, and the statuses of events and assignments.
@@ -27,7 +26,7 @@ _EVENTS: Mapping[EventStatus, StateWord] = {
 }
 _ASSIGNMENTS: Mapping[AssignmentStatus, StateWord] = {
     AssignmentStatus.PENDING: StateWord("Pending", "idle"),
-    AssignmentStatus.IN_PROGRESS: StateWord("At work", "run"),
+    AssignmentStatus.IN_PROGRESS: StateWord("Running", "run"),
     AssignmentStatus.NEEDS_HUMAN: StateWord("Waiting", "ask"),
     AssignmentStatus.COMPLETED: StateWord("Completed", "good"),
     AssignmentStatus.FAILED: StateWord("Failed", "bad"),
@@ -90,7 +89,7 @@ async def show_event(call: ApiCall) -> web.Response:
             state=event_state(event),
             subject=title_of(event.payload),
             can_reroute=event.status is EventStatus.COMPLETED and event.outcome == UNROUTED,
-            document=_indented(event.payload),
+            document=indented(event.payload),
         )
 
 
@@ -127,7 +126,7 @@ async def show_assignment(call: ApiCall) -> web.Response:
             assignment=assignment,
             state=assignment_state(assignment),
             subject=title_of(assignment.payload),
-            document=_indented(assignment.payload),
+            document=indented(assignment.payload),
         )
 
 
@@ -145,7 +144,3 @@ async def _open_list(call: ApiCall, kind: RecordKind) -> AsyncIterator[tuple[Pag
 def _address(path: str, **values: str | None) -> str:
     """Return the address of a list, to which the cursor of the next page can be added."""
     return f"{path}?{urlencode({name: value for name, value in values.items() if value})}&"
-
-
-def _indented(document: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()

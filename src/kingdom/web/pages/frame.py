@@ -16,6 +16,7 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.record import RecordQuery
 from kingdom.court.chamberlain.health import describe_reason
 from kingdom.court.status import OPEN_QUESTIONS
+from kingdom.text import with_noun
 from kingdom.web.pages import wording
 from kingdom.web.pages.assets import asset_url
 from kingdom.web.pages.chart import steps_path
@@ -34,8 +35,8 @@ NAVIGATION: tuple[tuple[str, str, bool], ...] = (
 )
 _COMPRESSED_FROM = 2048
 # The navigation counts up to this number.
-_ASKS_MAX = 100
-_ASKS = replace(OPEN_QUESTIONS, limit=_ASKS_MAX)
+_COUNTED_MAX = 100
+_OPEN_QUESTIONS = replace(OPEN_QUESTIONS, limit=_COUNTED_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class PageFrame:
     transaction: Transaction
     cursor: LogCursor
     now: datetime
-    asks: int
+    open_questions: int
     here: str
 
     def render(self, template: str, /, **values: Any) -> web.Response:
@@ -55,7 +56,7 @@ class PageFrame:
             template,
             visitor=self.call.visitor,
             now=self.now,
-            asks=f"{_ASKS_MAX - 1}+" if self.asks >= _ASKS_MAX else self.asks,
+            open_questions=self.open_questions if self.open_questions < _COUNTED_MAX else f"{_COUNTED_MAX - 1}+",
             here=self.here,
             cursor=str(self.cursor),
             **values,
@@ -63,17 +64,22 @@ class PageFrame:
 
 
 @asynccontextmanager
-async def open_page(call: ApiCall, here: str, queries: Sequence[RecordQuery] = ()) -> AsyncIterator[PageFrame]:
+async def open_page(
+    call: ApiCall, here: str, queries: Sequence[RecordQuery] = (), *, cursor: LogCursor | None = None
+) -> AsyncIterator[PageFrame]:
     """Begin a page: read the cursor, open a transaction, and run the queries of the page with those of the frame.
 
-    `here` is the address in the navigation that the page belongs to.
+    `here` is the address in the navigation that the page belongs to. A page that needs the operations reads the cursor
+    and then from them, before it begins: within the transaction, each request would hold two connections of the pool.
     """
-    cursor = await call.context.operations.log_end()
+    cursor = cursor or await call.context.operations.log_end()
     async with call.context.bus.transaction() as transaction:
-        await transaction.find_ahead([_ASKS, *queries])
-        asks = len(await transaction.find(_ASKS))
+        await transaction.find_ahead([_OPEN_QUESTIONS, *queries])
+        open_questions = len(await transaction.find(_OPEN_QUESTIONS))
         now = call.context.clock()
-        yield PageFrame(call=call, transaction=transaction, cursor=cursor, now=now, asks=asks, here=here)
+        yield PageFrame(
+            call=call, transaction=transaction, cursor=cursor, now=now, open_questions=open_questions, here=here
+        )
 
 
 def html_response(template: str, /, *, http_status: int = 200, **values: Any) -> web.Response:
@@ -106,8 +112,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    names = ("money", "span", "count", "ago", "left", "since", "clock", "may", "state_of", "coded", "unbroken")
+    names = ("money", "span", "ago", "left", "since", "clock", "may", "state_of", "coded", "unbroken")
     environment.globals |= {name: getattr(wording, name) for name in names}
     environment.globals |= {"asset": asset_url, "navigation": NAVIGATION, "health_reason": describe_reason}
-    environment.globals["steps_path"] = steps_path
+    environment.globals |= {"count": with_noun, "steps_path": steps_path}
     return environment

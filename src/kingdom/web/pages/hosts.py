@@ -15,7 +15,7 @@ from kingdom.workflow.model.resources.host import Host
 from kingdom.workflow.records import HOSTS
 
 # The CSS class of each level of health.
-_LOOKS = {"green": "good", "yellow": "ask", "orange": "bad", "red": "bad", "unknown": "idle"}
+_CSS_CLASSES = {"green": "good", "yellow": "ask", "orange": "bad", "red": "bad", "unknown": "idle"}
 
 
 async def show_hosts(call: ApiCall) -> web.Response:
@@ -23,9 +23,9 @@ async def show_hosts(call: ApiCall) -> web.Response:
     query: PageQuery = call.query
     context, now = call.context, call.context.clock()
     first = records_query(HOSTS, after=query.after, limit=query.limit)
-    async with open_page(call, "/hosts", [first, *status_queries(now)]) as page:
-        sources = await asyncio.to_thread(status_sources_of, context.settings, context.realm)
-        streams = await context.operations.stats()
+    cursor, streams = await context.operations.log_end(), await context.operations.stats()
+    sources = await asyncio.to_thread(status_sources_of, context.settings, context.realm)
+    async with open_page(call, "/hosts", [first, *status_queries(now)], cursor=cursor) as page:
         status = await build_status(page.transaction, streams, sources, now)
         found = await list_records(page.transaction, HOSTS, after=query.after, limit=query.limit)
         return page.render(
@@ -34,6 +34,6 @@ async def show_hosts(call: ApiCall) -> web.Response:
             hosts=found.read(Host),
             following=found.next,
             machines=await read_machines(page.transaction, context.realm.chamberlain.health),
-            looks=_LOOKS,
+            css_classes=_CSS_CLASSES,
             resources=RESOURCE_NAMES,
         )

@@ -71,11 +71,11 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A duration. `look` is its CSS class, and `words` is its tooltip."""
+    """A duration. `words` is its tooltip."""
 
     begin: datetime
     end: datetime
-    look: str
+    css_class: str
     words: str
 
 
@@ -186,7 +186,7 @@ def _lane(lane: Lane, number: int, scale: Scale) -> Iterator[str]:
         width = max(scale.x(bar.end) - x, 2.0)
         words = safe(f"{bar.words}, {format_duration(max((bar.end - bar.begin).total_seconds(), 0.0))}")
         yield (
-            f'<rect class="{safe(bar.look)}" x="{x:.1f}" y="{middle - _BAR / 2:.1f}" width="{width:.1f}"'
+            f'<rect class="{safe(bar.css_class)}" x="{x:.1f}" y="{middle - _BAR / 2:.1f}" width="{width:.1f}"'
             f' height="{_BAR:.0f}" rx="3"><title>{words}</title></rect>'
         )
     for moment in lane.marks:

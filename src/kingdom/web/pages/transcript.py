@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import count
 
 import msgspec
 from aiohttp import web
@@ -24,7 +25,7 @@ _SKIPPED = frozenset({"spent", "metered", "step", ""})
 
 @dataclass(frozen=True, slots=True)
 class ShownLine:
-    """A line of a transcript: the anchor of its link, its time, its label, its CSS class (`look`), and its text.
+    """A line of a transcript: the anchor of its link, its time, its label, its CSS class, and its text.
 
     The end of a long text is `folded`.
     """
@@ -32,7 +33,7 @@ class ShownLine:
     anchor: str
     at: datetime | None
     label: str
-    look: str
+    css_class: str
     text: str
     folded: str = ""
 
@@ -100,7 +101,7 @@ def show_lines(lines: Iterable[TranscriptLine], after: int) -> Iterator[ShownLin
         if kind in _SKIPPED:
             continue
         convert = _FORMATS.get(kind)
-        label, look, text = convert(entry) if convert else (kind, "note", msgspec.json.encode(entry).decode())
+        label, css_class, text = convert(entry) if convert else (kind, "note", msgspec.json.encode(entry).decode())
         if (not text and kind == "output") or (kind == "answered" and text == last):
             # Most agents answer with their last message.
             continue
@@ -109,7 +110,7 @@ def show_lines(lines: Iterable[TranscriptLine], after: int) -> Iterator[ShownLin
         if isinstance(cost, int | float) and cost:
             text = f"{text} (${cost:.2f})"
         shown, folded = _fold(text)
-        yield ShownLine(f"L{line.next_offset or after + number}", _time(entry), label, look, shown, folded)
+        yield ShownLine(f"L{line.next_offset or after + number}", _time(entry), label, css_class, shown, folded)
 
 
 async def show_transcript(call: ApiCall) -> web.Response:
@@ -124,8 +125,11 @@ async def download_transcript(call: ApiCall) -> web.Response:
     """Return the transcript of a session as text."""
     query: TranscriptQuery = call.query
     written: list[str] = []
-    for _ in range(_PARTS_MAX):
+    for number in count():
         part = await list_transcript(replace(call, query=query))
+        if part.items and number == _PARTS_MAX:
+            written.append(f"The transcript is longer: `kingdom logs {part.soldier}` shows all of it.\n")
+            break
         for line in show_lines(part.items, query.after):
             at = f"{line.at:%Y-%m-%d %H:%M:%S}" if line.at else ""
             written.append(f"{at} {line.label}: {line.whole_text}\n" if line.label else f"{at} {line.whole_text}\n")

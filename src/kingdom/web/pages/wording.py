@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import msgspec
 from markupsafe import Markup, escape
 
 from kingdom.access.rights import Right, Visitor
@@ -29,10 +30,10 @@ _STATES: Mapping[WorkflowStatus, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class StateWord:
-    """A state as people see it: its word, and its CSS class (`look`)."""
+    """A state as people see it: its word, and its CSS class."""
 
     word: str
-    look: str
+    css_class: str
 
 
 def state_of(workflow: Workflow) -> StateWord:
@@ -56,9 +57,9 @@ def span(seconds: float | None) -> str:
     return "-" if seconds is None else format_age(seconds)
 
 
-def count(number: int, one: str, more: str = "") -> str:
-    """Return a number with its noun."""
-    return f"{number:,} {one if number == 1 else more or f'{one}s'}"
+def indented(document: object) -> str:
+    """Return a document as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 
 def visible(value: object) -> object:

@@ -6,16 +6,21 @@ which the test must end.
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
-from kingdom.bus import Bus, LogCursor, LogEntry, Record
+from kingdom.bus import Bus, LogCursor, LogEntry, Record, Transaction
 from kingdom.court.chamberlain.retention import clean_up, keep_retention, with_retention
 from kingdom.court.chamberlain.settings import RetentionSettings
 from kingdom.court.documents import AssignmentStatus, EventStatus
@@ -230,6 +235,39 @@ async def test_a_day_of_the_log_stays_for_seven_days_after_it(backend: BackendUn
             break
     left = [path.name for path in (directory / "logs").glob("events-*.log")]
     assert left == [f"events-{today - 7 * DAY:%Y%m%d}.log"]
+
+
+class ReplacingBus:
+    """A bus during whose transactions a folder replaces a file. Nothing can remove it as a file, not even root."""
+
+    def __init__(self, bus: Bus, path: Path) -> None:
+        self._bus = bus
+        self._path = path
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        times = (self._path.stat().st_mtime,) * 2
+        self._path.unlink()
+        self._path.mkdir()
+        os.utime(self._path, times)
+        return self._bus.transaction()
+
+
+async def test_a_file_that_cannot_be_removed_does_not_stop_the_cleanup(scene: ChamberlainScene) -> None:
+    stuck, later = [
+        write(scene.directory, f"state/prompts/task-20260101-00{number}.md", START - 999 * DAY) for number in (1, 2)
+    ]
+    bus = cast("Bus", ReplacingBus(scene.bus, stuck))
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    try:
+        with capture_logs() as logs:
+            assert await clean_up(bus, scene.operations, SETTINGS, scene.directory, START) == 1
+    finally:
+        structlog.configure(**before)
+    assert (stuck.exists(), later.exists()) == (True, False)
+    [entry] = logs
+    assert (entry["log_level"], entry["path"], bool(entry["error"])) == ("warning", str(stuck), True)
+    assert await cleaned(scene, START) == 0
 
 
 @pytest.mark.parametrize(("name", "days"), FILES)

@@ -208,7 +208,7 @@ async def test_people_are_notified_of_a_silent_king_with_waiting_events(scene: C
     scene.forward(minutes=31)
     await make_rounds(scene, scene.chamberlain(), seconds=150)
     (message,) = await scene.messages()
-    assert "The King has no heartbeat: does he run?" in message.content
+    assert "The King has no heartbeat: start it with `kingdom up` or `kingdom role king`." in message.content
 
 
 async def test_people_are_notified_of_a_healthy_king_with_waiting_events(scene: ChamberlainScene) -> None:
@@ -260,7 +260,7 @@ async def test_a_thread_that_the_envoy_keeps_for_longer_than_a_week_is_logged_as
             await scene.chamberlain().run_round()
     finally:
         structlog.configure(**before)
-    assert [(each["log_level"], each["task"], each["days"]) for each in logs] == [("warning", "task-old", 7)]
+    assert [(each["log_level"], each["assignment"], each["days"]) for each in logs] == [("warning", "task-old", 7)]
 
 
 async def test_the_cleanup_runs_once_a_day_from_three_on(scene: ChamberlainScene) -> None:

@@ -43,6 +43,7 @@ from kingdom.court.envoy.settings import EnvoySettings, SlackSettings
 from kingdom.court.king.context import KingContext
 from kingdom.court.king.reactions import STREAMS, register
 from kingdom.court.king.records import KINDS as KING_KINDS
+from kingdom.court.package import Package
 from kingdom.court.questions import HumanQuestion, load_question, save_question
 from kingdom.court.records import load, queue_message, save
 from kingdom.errors import Unavailable
@@ -145,10 +146,10 @@ class Scene:
             await asyncio.wait_for(running, PATIENCE_SECONDS)
 
     @asynccontextmanager
-    async def king(self) -> AsyncIterator[None]:
-        """Run a King without Generals, who accepts or ignores answers, until the block ends."""
+    async def king(self, *packages: Package) -> AsyncIterator[None]:
+        """Run a King until the block ends. Without Generals, he accepts or ignores answers."""
         dispatcher = Dispatcher()
-        register(dispatcher, KingContext(packages=lambda: (), zone=SEOUL, clock=self.clock))
+        register(dispatcher, KingContext(packages=lambda: packages, zone=SEOUL, clock=self.clock))
         worker = Worker(self.bus, dispatcher, STREAMS, poll=POLL)
         running = asyncio.create_task(worker.run())
         try:

@@ -107,4 +107,4 @@ async def test_without_a_messenger_messages_are_written_to_the_log(scene: Scene)
     finally:
         configure_logs(json=True, level=logging.ERROR)
     [line] = [each for each in logged if each.get("message") == first.id]
-    assert (line["event"], line["task"]) == ("gen-pr takes it on.", TASK)
+    assert (line["event"], line["assignment"]) == ("gen-pr takes it on.", TASK)

@@ -5,10 +5,12 @@ from datetime import timedelta
 import pytest
 
 from kingdom.court.documents import AssignmentStatus
+from kingdom.court.envoy.records import ShownQuestion
 from kingdom.court.envoy.reminders import clean_up_questions
 from kingdom.court.envoy.slack_messenger import SlackMessenger
 from kingdom.court.questions import save_question
 from kingdom.court.records import MESSAGES
+from kingdom.errors import Transient
 from tests.integration.court.envoy.scene import TASK, Scene, slack_settings
 from tests.integration.running import eventually
 
@@ -124,3 +126,19 @@ async def test_an_assignment_that_ends_after_a_month_is_reported_in_its_thread(s
     root, end = await scene.app_messages()
     assert end["thread_ts"] == root["ts"]
     assert await scene.remembered("thread-mappings") == {}
+
+
+async def test_a_change_that_slack_refuses_is_an_expected_error(scene: Scene) -> None:
+    shown = ShownQuestion(
+        msg_id="msg-1", channel=scene.channel, message_ts="1.0", thread_ts="1.0", question="?", created_at=scene.clock()
+    )
+    place = SlackMessenger(slack_settings(scene.slack.url))
+    await place.open()
+    try:
+        with pytest.raises(Transient, match="Slack refused it: message_not_found"):
+            await place.end_question(shown, "Answered.")
+        await scene.slack.trouble(kind="refuse", path="/api/chat.update", status=500)
+        with pytest.raises(Transient, match="Slack refused it: internal_error"):
+            await place.end_question(shown, "Answered.")
+    finally:
+        await place.close()

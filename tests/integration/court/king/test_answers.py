@@ -4,7 +4,15 @@ from datetime import timedelta
 
 from kingdom.court.documents import AssignmentStatus, ExternalEvent, Priority
 from kingdom.court.king.settings import KingSettings
-from kingdom.court.questions import QuestionStatus, load_question
+from kingdom.court.questions import (
+    APPROVE,
+    REJECT,
+    WITHOUT_RUN,
+    HumanQuestion,
+    QuestionStatus,
+    load_question,
+    save_question,
+)
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.king.scene import Scene, opened
 from tests.unit.court.king.making import make_event, make_package, wants
@@ -105,6 +113,36 @@ async def test_a_late_release_notice_takes_no_slots_from_the_resumed_assignment(
         await scene.send(reply(2, task))
         await scene.store_assignment(task, AssignmentStatus.NEEDS_HUMAN)
         assert list((await scene.quota("soldiers")).holders) == ["task-20261115-002"]
+
+
+async def test_an_event_does_not_answer_the_question_about_a_petition(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR) as scene:
+        task = await asking(scene)
+        petition = f"{task}-3f9a01bc"
+        question = HumanQuestion(
+            id=petition,
+            assignment_id=task,
+            general="gen-pr",
+            workflow_id=WITHOUT_RUN,
+            petition=petition,
+            text="May I push?",
+            choices=(APPROVE, REJECT),
+            exact=True,
+            asked_at=scene.clock(),
+            due_at=scene.clock() + timedelta(days=7),
+        )
+        async with scene.bus.transaction() as transaction:
+            await save_question(transaction, question)
+        await scene.send(reply(2, petition, "approve"))
+        event = await scene.event("evt-slack-2")
+        assert (event.outcome, event.reason) == (
+            "ignored",
+            f"{petition} is a petition, which no event approves: `kingdom inbox` shows it",
+        )
+        async with scene.bus.transaction() as transaction:
+            known = await load_question(transaction, petition)
+        assert known
+        assert known[1].status is QuestionStatus.OPEN
 
 
 async def test_a_message_that_is_not_an_answer_is_ignored_with_its_reason(backend: BackendUnderTest) -> None:

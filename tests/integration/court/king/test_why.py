@@ -79,7 +79,10 @@ async def test_an_event_that_no_king_has_routed_says_so(backend: BackendUnderTes
     async with opened(backend, PR, kings=0) as scene:
         async with scene.bus.transaction() as transaction:
             await receive_event(transaction, make_event(1), "sentinel")
-        assert (await why(scene, "evt-github-1")).status_text == "The King has not routed it yet: does he run?"
+        explanation = await why(scene, "evt-github-1")
+        assert explanation.status_text == (
+            "The King has not routed it yet: `kingdom status` shows whether the King runs."
+        )
 
 
 async def test_a_simulation_shows_what_other_rules_would_decide(backend: BackendUnderTest) -> None:

@@ -35,6 +35,7 @@ from kingdom.court.followups.polls import PULL_POLLS
 from kingdom.court.followups.records import FOLLOWUPS
 from kingdom.court.package import FollowPolicy, GeneralPolicy, PetitionRule
 from kingdom.court.petitions.decision import PETITIONS, Petition, PetitionState
+from kingdom.court.petitions.effects import LONGEST_SEND
 from kingdom.court.petitions.github.access import GithubAccess, UserToken
 from kingdom.court.petitions.github.api import GithubApi
 from kingdom.court.petitions.github.check_reruns import CheckReruns
@@ -62,8 +63,9 @@ ROOT = "task-20261115-001"
 REPO = "acme/rocket"
 TICKET = "QP-1"
 LONGEST_CALL = timedelta(seconds=60)
-# A stand-in shows its changes at once, so a lookup does not have to wait for the time limit of a call.
-SETTLES_AFTER = timedelta(seconds=0.1) - LONGEST_CALL
+# A stand-in shows its changes at once, so a lookup does not have to wait for the time limits of calls.
+SETTLES_AFTER = timedelta(seconds=0.1) - LONGEST_SEND - LONGEST_CALL
+RERUN_SETTLES_AFTER = timedelta(seconds=0.1) - LONGEST_CALL
 KINDS = (EFFECTS, SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, PETITIONS, FOLLOWUPS, PULL_POLLS, QUESTIONS)
 # Retries follow almost at once, so tests do not wait for them.
 _BRISK = replace(
@@ -269,7 +271,7 @@ class Scene:
         dispatcher = Dispatcher()
         for system, effect in effects.items():
             dispatcher.effect(streams.PETITION_GRANTED[system], effect)
-        dispatcher.effect(streams.CHECK_RERUN_DUE, CheckReruns(reruns_api, SETTLES_AFTER))
+        dispatcher.effect(streams.CHECK_RERUN_DUE, CheckReruns(reruns_api, RERUN_SETTLES_AFTER))
         worker = Worker(self.bus, dispatcher, [streams.PETITION_STREAM.name], poll=timedelta(milliseconds=20))
         running = asyncio.create_task(worker.run())
         try:

@@ -1,5 +1,6 @@
 """How an effect looks up its earlier call, and how it handles an unreachable server."""
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,14 +13,21 @@ from aiohttp import web
 
 from kingdom.bus import Absent, Acked, Attempt, Present, Throttled
 from kingdom.clock import utc_now
-from kingdom.court.petitions.effects import PetitionEffect
+from kingdom.court.petitions.effects import LONGEST_SEND, PetitionEffect
 from kingdom.court.petitions.github.access import UserToken
 from kingdom.court.petitions.github.api import GithubApi
 from kingdom.court.petitions.github.effect import GithubPetitions
 from kingdom.errors import Transient
 from kingdom.standins.faults import ServerFault
 from kingdom.standins.server import FAULTS, RunningServer, start
-from tests.integration.court.petitions.scene import REPO, TICKET, github_effect, jira_effect
+from tests.integration.court.petitions.scene import (
+    LONGEST_CALL,
+    REPO,
+    SETTLES_AFTER,
+    TICKET,
+    github_effect,
+    jira_effect,
+)
 
 
 def attempt(kind: str, body: dict[str, Any], *, mark: str = "5eed", identifier: str = "one") -> Attempt:
@@ -130,6 +138,30 @@ async def test_a_call_that_is_answered_too_late_has_no_known_result(pull_request
     async with at_hand(hasty) as effect:
         with pytest.raises(TimeoutError):
             await effect.call(attempt("github.comment", THREAD))
+
+
+async def test_a_petition_whose_calls_last_too_long_together_has_no_known_result() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        await asyncio.sleep(0.1)
+        following = f'<http://{request.host}/{request.path}?page=2>; rel="next"'
+        return web.Response(body=b"[]", headers={"Link": following})
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    endless = await start(application)
+    api = GithubApi(endless.url, UserToken("github-token"))
+    hasty = GithubPetitions(api, ["kingdom-bot"], longest_send=timedelta(seconds=1))
+    async with at_hand(hasty) as effect:
+        # Without the limit, the list is given up after 100 pages, with another error.
+        with pytest.raises(TimeoutError):
+            await effect.call(attempt("github.summary", THREAD))
+    await endless.stop()
+
+
+@pytest.mark.parametrize("effect", [github_effect("http://127.0.0.1:1"), jira_effect("http://127.0.0.1:1")])
+def test_a_call_counts_as_lost_only_after_all_calls_of_its_petition_could_have_ended(effect: PetitionEffect) -> None:
+    may_appear_for = effect.target.settles_after - SETTLES_AFTER
+    assert may_appear_for == LONGEST_SEND + LONGEST_CALL
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ class Watch:
 
     async def cursor(self, name: str) -> remembered.PollCursor | None:
         async with self.bus.transaction() as transaction:
-            return (await remembered.recall(transaction, remembered.PollCursor, name))[1]
+            return (await remembered.load_state(transaction, remembered.PollCursor, name))[1]
 
 
 class RefusingBus:

@@ -124,7 +124,7 @@ async def test_a_sentinel_without_sources_waits_until_it_is_stopped(watch: Watch
 async def test_each_stored_event_has_a_line_in_the_log_of_tasks(site: Site, watch: Watch, tmp_path: Path) -> None:
     log = TextLog(tmp_path / "tasks.log")
     configure_logs(json=True, also=[tee(log, "sentinel", only_tasks=True)])
-    structlog.get_logger("kingdom.court.sentinel").info("polled")
+    structlog.get_logger("kingdom.court.sentinel").info("waiting for webhooks")
     await site.pull_request("one", title="Add one", reviewers=["kingdom-bot"])
     await site.pull_request("two", title="Add two", reviewers=["kingdom-bot"])
     # The store refuses the second event, so that event must not be logged.

@@ -84,6 +84,13 @@ def test_a_subscription_may_change_the_priority_and_the_subject_of_an_event() ->
     assert (choice.priority, choice.key, choice.debounce_seconds) == (Priority.HIGH, "acme/app#7", 30)
 
 
+@pytest.mark.parametrize("name", ["ticket-id", "ticket id", "Ticket_№"])
+def test_the_key_of_an_event_has_a_field_with_any_name_that_a_subscription_accepts(name: str) -> None:
+    package = make_package("gen-pr", wants("*", supersedes=f"ticket {{payload.{name}}}"))
+    keys = [route_event(make_event(payload={name: each}), [package]).choices[0].key for each in ("A-1", "B-2")]
+    assert keys == ["ticket A-1", "ticket B-2"]
+
+
 def test_an_event_without_a_part_of_its_key_has_none() -> None:
     package = make_package("gen-pr", wants("*", supersedes="{repo}#{payload.number}"))
     for event in (make_event(repo=None), make_event(payload={}), make_event(payload={"number": ["a"]})):

@@ -29,7 +29,13 @@ from kingdom.court.petitions.bodies import (
     LineComment,
     stored_body,
 )
-from kingdom.court.petitions.effects import VISIBLE_AFTER, PetitionEffect, earliest_time, without_forbidden_commands
+from kingdom.court.petitions.effects import (
+    LONGEST_SEND,
+    VISIBLE_AFTER,
+    PetitionEffect,
+    earliest_time,
+    without_forbidden_commands,
+)
 from kingdom.court.petitions.github.api import (
     NAME,
     GithubApi,
@@ -53,8 +59,14 @@ _NOT_FOUND, _INVALID = 404, 422
 class GithubPetitions(PetitionEffect):
     """Performs petitions on GitHub. The mark of a petition is an HTML comment at the end of each text."""
 
-    def __init__(self, api: GithubApi, logins: Collection[str], visible_after: timedelta = VISIBLE_AFTER) -> None:
-        super().__init__(NAME, api, visible_after)
+    def __init__(
+        self,
+        api: GithubApi,
+        logins: Collection[str],
+        visible_after: timedelta = VISIBLE_AFTER,
+        longest_send: timedelta = LONGEST_SEND,
+    ) -> None:
+        super().__init__(NAME, api, visible_after, longest_send)
         self._github = api
         self._our_logins = frozenset(login.lower() for login in logins)
 

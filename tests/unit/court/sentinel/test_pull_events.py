@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from kingdom.court.sentinel.pull_replies import CheckDetails, CheckRun, checks_event
+from kingdom.court.sentinel.pull_events import CheckDetails, CheckRun, checks_event
 from tests.unit.court.followups.test_rules import FOLLOWUP, HEAD
 from tests.unit.workflow.model.scene import NOON
 
