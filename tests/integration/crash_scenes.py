@@ -208,7 +208,7 @@ async def _damaged(bus: BlockingBus) -> dict[str, Any]:
 
 async def _give_up(bus: BlockingBus, given: Any) -> None:
     with bus.store.exclusive() as plan:
-        plan.give_up(plan.events.stream("free").rows[given["damaged"]], "damaged", "a test")
+        plan.give_up(plan.events.stream("free").rows[given["damaged"]], "damaged", "a test", blocks=True)
         bus.store.commit(plan)
 
 

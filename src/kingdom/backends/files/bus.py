@@ -36,7 +36,8 @@ _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
 # How long the bus waits for a missing or damaged file. Editors replace a file quickly; people need longer to fix one.
 _MISSING_SECONDS = 10.0
 _DAMAGED_SECONDS = 60.0
-# How often an unreadable file is read again.
+# How often a missing or damaged file is read again, and how often one that the system cannot read.
+_READ_AGAIN_SECONDS = 2.0
 _UNREADABLE_SECONDS = 10.0
 _log = structlog.get_logger(__name__)
 
@@ -228,13 +229,13 @@ class FilesBus(Bus):
 
     def _handle_missing(self, plan: TransactionPlan, row: EventRow) -> None:
         reason = f"its file is missing: put it back within {_MISSING_SECONDS:g} s, or the event counts as withdrawn"
-        if plan.postpone(row, MISSING, reason) > _MISSING_SECONDS:
+        if plan.postpone(row, MISSING, reason, again=_READ_AGAIN_SECONDS) > _MISSING_SECONDS:
             plan.withdraw(row)
             self._log_event(plan, "event.withdrawn", row, "its file was removed")
 
     def _handle_damaged(self, plan: TransactionPlan, row: EventRow, reason: str) -> None:
-        if plan.postpone(row, DAMAGED, reason) > _DAMAGED_SECONDS:
-            plan.give_up(row, DAMAGED, reason)
+        if plan.postpone(row, DAMAGED, reason, again=_READ_AGAIN_SECONDS) > _DAMAGED_SECONDS:
+            plan.give_up(row, DAMAGED, reason, blocks=self.topology.stream(row.stream).on_dead == "block")
             self._log_event(plan, "event.damaged", row, reason)
 
     def _handle_unreadable(self, plan: TransactionPlan, row: EventRow, reason: str) -> None:
