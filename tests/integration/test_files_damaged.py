@@ -1,6 +1,7 @@
 """Files of a store that a person or a disk has damaged: each stops only what depends on it."""
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 from uuid import UUID
@@ -10,7 +11,8 @@ import pytest
 from kingdom.backends.files import FilesBus, FilesOperations
 from kingdom.backends.files import bus as bus_module
 from kingdom.bus import Done, Stream, Topology
-from tests.integration.test_files_extremes import numbers, opened, step
+from kingdom.errors import Misconfigured
+from tests.integration.test_files_extremes import numbers, opened, ping, step
 
 End = Callable[[FilesBus, Path, pytest.MonkeyPatch], Awaitable[None]]
 
@@ -77,3 +79,42 @@ async def test_an_event_that_ends_because_its_file_is_damaged_blocks_its_key_onl
         min((realm / "bus/streams/line/pending").iterdir()).write_text("{")
         assert await numbers(bus, "line") == []
         assert await numbers(bus, "line") == claimed
+
+
+async def test_a_byte_that_is_no_text_in_a_key_a_lease_a_pause_or_an_archive_stops_nothing(realm: Path) -> None:
+    async with opened(realm) as bus:
+        await bus.publish(ping(1), ping(2), ping(3))
+        done, lost, _ = await bus.claim("free", 3, "worker")
+        async with bus.transaction() as transaction:
+            await transaction.settle(done, Done())
+            await transaction.once("webhook", "delivery", timedelta(days=1))
+        operations = FilesOperations(bus)
+        await operations.pause("free", reason="a test", actor="tester")
+        for file, text in (("once/webhook/*", "delivery"), ("leases/*", "worker"), ("paused/*", "a test")):
+            put_no_text(realm, file, text)
+        put_no_text(realm, "streams/free/done/*", "Ping")
+        assert (await operations.situations(done.envelope.event_id)) == []
+        assert (await operations.situations(lost.envelope.event_id))[0].status == "PROCESSING"
+        assert await bus.reap() == 2
+        async with bus.transaction() as transaction:
+            assert not await transaction.once("webhook", "delivery", timedelta(days=1))
+    async with opened(realm) as bus:
+        # A pause that cannot be read pauses nothing.
+        assert await numbers(bus, "free") == [2]
+
+
+async def test_a_list_of_kinds_with_a_byte_that_is_no_text_is_reported(realm: Path) -> None:
+    async with opened(realm):
+        pass
+    put_no_text(realm, "kinds.json", "job")
+    with pytest.raises(Misconfigured, match=r"cannot read .*bus/kinds\.json.*fix it, or remove it"):
+        async with opened(realm):
+            pass
+
+
+def put_no_text(realm: Path, file: str, text: str) -> None:
+    """Put a byte that is not UTF-8 in front of a text in a file of the bus."""
+    (path,) = (path for path in (realm / "bus").glob(file) if path.is_file())
+    whole = path.read_bytes()
+    assert text.encode() in whole
+    path.write_bytes(whole.replace(text.encode(), b"\xff" + text.encode()))
