@@ -172,7 +172,7 @@ class Transaction(ABC):
         if isinstance(outcome, Done):
             settlements[position] = Settlement(stream, position, token, key, outcome)
             return
-        settlements[position] = Settlement(stream, position, token, key, _resolve_outcome(stream, delivery, outcome))
+        settlements[position] = Settlement(stream, position, token, key, resolve_outcome(stream, delivery, outcome))
         for later in delivery.run:
             if later > position:
                 settlements[later] = Settlement(stream, later, token, key, Release())
@@ -301,7 +301,7 @@ def copies_for_streams(topology: Topology, envelopes: Sequence[Envelope], at: da
     return copies
 
 
-def _resolve_outcome(stream: Stream, delivery: Delivery, outcome: AnyOutcome) -> AnyOutcome:
+def resolve_outcome(stream: Stream, delivery: Delivery, outcome: AnyOutcome) -> AnyOutcome:
     """Set the wait of a Retry, or turn it into Dead if no attempt is left. Make all texts storable."""
     match outcome:
         case Retry(after, code, message) if delivery.attempt < delivery.max_attempts:

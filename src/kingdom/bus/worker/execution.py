@@ -5,7 +5,7 @@ Several reactions share one transaction. Effects run one by one.
 
 import asyncio
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, contextmanager
@@ -21,7 +21,7 @@ from kingdom.bus.effects.perform import perform, require_held
 from kingdom.bus.effects.target_limiter import TargetLimiters
 from kingdom.bus.envelope import current_cause
 from kingdom.bus.outcome import AnyOutcome, Dead, Defer, Done, Outcome, Release, Retry, TakeIn
-from kingdom.bus.port import Bus, Transaction
+from kingdom.bus.port import Bus, Transaction, resolve_outcome
 from kingdom.bus.telemetry import handler_spans
 from kingdom.bus.worker.dispatcher import Dispatcher, HandlerRoute
 from kingdom.bus.worker.unit import Unit
@@ -344,20 +344,22 @@ class Execution:
             unit.open.pop(delivery.position, None)
 
     def _record_settled(self, unit: Unit, outcomes: Mapping[Delivery, AnyOutcome]) -> None:
-        for outcome_type, count in Counter(map(type, outcomes.values())).items():
-            self._metrics.count_settled(unit.stream, outcome_type, count)
-        for delivery, outcome in outcomes.items():
+        others = {delivery: outcome for delivery, outcome in outcomes.items() if not isinstance(outcome, Done)}
+        if done := len(outcomes) - len(others):
+            self._metrics.count_settled(unit.stream, Done, done)
+        for delivery in outcomes:
             unit.open.pop(delivery.position, None)
-            if not isinstance(outcome, Done):
-                for position in delivery.run:
-                    unit.open.pop(position, None)
-                if isinstance(outcome, Release | TakeIn):
-                    continue
-                detail = outcome.reason if isinstance(outcome, Defer) else outcome.message
-                verdict = type(outcome).__name__.lower()
+        for delivery, outcome in others.items():
+            for position in delivery.run:
+                unit.open.pop(position, None)
+            # A Retry at the last attempt is stored as Dead.
+            stored = resolve_outcome(self._bus.topology.stream(unit.stream), delivery, outcome)
+            self._metrics.count_settled(unit.stream, type(stored), 1)
+            if not isinstance(stored, Done | Release | TakeIn):
+                detail = stored.reason if isinstance(stored, Defer) else stored.message
                 _log.info(
                     "not done",
-                    outcome=verdict,
+                    outcome=type(stored).__name__.lower(),
                     detail=detail,
                     attempt=delivery.attempt,
                     **delivery.envelope.log_fields(),
