@@ -19,6 +19,8 @@ from kingdom.failure_log import log_failure
 
 # How many messages are fetched ahead of the worker: enough for the time that the client needs to fetch after a pause.
 _BUFFERED = 4000
+# How many bytes their values may have together. A single message may have several megabytes.
+_BUFFERED_BYTES = 64 << 20
 _FETCHED_AT_ONCE = 500
 _POLL_SECONDS = 0.2
 # How long a full buffer waits for workers before reading pauses.
@@ -40,6 +42,8 @@ class OwnedPartition:
     number: int
     taken: TakenPartition
     messages: deque[Message] = field(default_factory=deque)
+    # The length of their values.
+    buffered_bytes: int = 0
     open: set[int] = field(default_factory=set)
     # The offsets since the last delivery that no delivery covers yet, such as those of transaction markers.
     uncovered: list[tuple[int, int]] = field(default_factory=list)
@@ -142,6 +146,7 @@ class TopicReader:
                 share = max(2 * limit // len(idle), 1)
                 while partition.messages and share and len(taken) < limit:
                     message = partition.messages.popleft()
+                    partition.buffered_bytes -= len(message)
                     partition.open.add(_offset(message))
                     taken.append((partition, message))
                     share -= 1
@@ -155,6 +160,7 @@ class TopicReader:
             for partition, message in sorted(messages, key=lambda each: -_offset(each[1])):
                 partition.open.discard(_offset(message))
                 partition.messages.appendleft(message)
+                partition.buffered_bytes += len(message)
 
     def settle(self, messages: Iterable[tuple[OwnedPartition, int]]) -> None:
         """Forget messages that are settled, by their offsets."""
@@ -236,6 +242,7 @@ class TopicReader:
                 # A message of a partition that was revoked meanwhile belongs to another process.
                 if partition := self._partitions.get(message.partition() or 0):
                     partition.messages.append(message)
+                    partition.buffered_bytes += len(message)
         return bool(messages)
 
     def _limit_buffer(self) -> None:
@@ -252,7 +259,9 @@ class TopicReader:
         self._paused = is_full
 
     def _is_full(self) -> bool:
-        return sum(len(each.messages) for each in self._partitions.values()) >= _BUFFERED
+        partitions = self._partitions.values()
+        has_many = sum(len(each.messages) for each in partitions) >= _BUFFERED
+        return has_many or sum(each.buffered_bytes for each in partitions) >= _BUFFERED_BYTES
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for each in partitions:
