@@ -4,10 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kingdom.bus import EFFECTS, Dispatcher, Envelope, Idempotency, Record, find_ledger
+from kingdom.bus import EFFECTS, Dispatcher, Envelope, Event, Idempotency, Record, find_ledger
 from kingdom.bus.effects.effect import Absent, Attempt, CallResult, Present, ReconcileResult, Throttled, Unclear
 from kingdom.bus.effects.ledger import Ledger
 from kingdom.clock import utc_now
@@ -178,6 +179,31 @@ async def test_one_key_on_two_targets_is_two_effects(scene: Scene, tmp_path: Pat
     async with scene.working(dispatcher, *books):
         await eventually(lambda: [row.stream for row in scene.picture.rows] == ["line"], "both are done")
     assert [len(calls(book)) for book in books.values()] == [1, 1]
+
+
+class PaymentByKey(Payment):
+    """Its events name their keys."""
+
+    def key(self, event: Event[dict[str, Any]]) -> str:
+        return str(event.payload["key"])
+
+
+# The ledger of the key "a" on the target "post" has the id "post:a" if another target already uses the key.
+@pytest.mark.parametrize("keys", [("a", "post:a"), ("post:a", "a")])
+async def test_effects_whose_ledgers_would_have_the_same_id_are_two_effects(
+    scene: Scene, tmp_path: Path, keys: tuple[str, str]
+) -> None:
+    bank, post = PaymentByKey(tmp_path / "bank"), PaymentByKey(tmp_path / "post")
+    post.target = replace(bank.target, name="post")
+    dispatcher = Dispatcher()
+    dispatcher.effect("Bill", bank, stream="free")
+    dispatcher.effect("Bill", post, stream="other")
+    async with scene.working(dispatcher, "free", "other"):
+        for stream, key in (("free", "a"), *(("other", key) for key in (*keys, *keys))):
+            await scene.bus.publish(Envelope(type="Bill", stream=stream, payload={"key": key, "invoice": 1}))
+            await eventually(lambda: nothing_open(scene), "the event is done")
+    assert await scene.dead() == []
+    assert [len(calls(tmp_path / book)) for book in ("bank", "post")] == [1, 2]
 
 
 @pytest.mark.parametrize(("target", "made"), [("bank", 1), ("another bank", 2)])
