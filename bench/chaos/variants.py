@@ -237,12 +237,12 @@ async def _react_then_settle(execution: Execution, unit: Unit, delivery: Deliver
     async with execution._bus.transaction(hold=[delivery]) as transaction:
         outcome = await _react(execution, delivery, transaction)
     _die_between(delivery)
-    await execution._settle_all(unit, {delivery: outcome})
+    await execution._settle_alone(unit, delivery, outcome)
     return outcome
 
 
 async def _settle_then_react(execution: Execution, unit: Unit, delivery: Delivery) -> Outcome:
-    await execution._settle_all(unit, {delivery: Done()})
+    await execution._settle_alone(unit, delivery, Done())
     _die_between(delivery)
     async with execution._bus.transaction() as transaction:
         return await _react(execution, delivery, transaction)

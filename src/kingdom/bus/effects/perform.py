@@ -1,7 +1,7 @@
 """Perform an effect: record the attempt, send the call, record the result. Before sending again, ask for proof."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,19 @@ async def close_effect(transaction: Transaction, target: str, key: str, result: 
         return False
     await transaction.put(ledger.close(make_storable(result)).record)
     return True
+
+
+async def log_open_call(
+    transaction: Transaction, effect: Effect[Any], delivery: Delivery, receive: Callable[[Delivery], Event[Any]]
+) -> None:
+    """Log that an event ends DEAD while it is not known whether its call was made: a person must look at the target."""
+    try:
+        key = effect.key(receive(delivery))
+    except Exception:  # noqa: BLE001 - without a key, no call was made
+        return
+    ledger = await find_ledger(transaction, effect.target.name, key)
+    if ledger and ledger.must_reconcile and not ledger.finished:
+        await transaction.append(_unclear_entry(ledger, ledger.latest.note or "the call was sent without an answer"))
 
 
 def require_held(transaction: Transaction, delivery: Delivery) -> None:
@@ -215,8 +228,7 @@ class _EffectStep:
             await transaction.put(ledger.record_result(Unknown(reason)).record)
             if self.delivery.attempt >= self.delivery.max_attempts:
                 outcome = Dead(reason, "effect_unclear")
-                data = {"key": ledger.key, "target": ledger.document.target, "reason": reason}
-                await transaction.append(LogEntry(type="effect.unclear", actor=_ACTOR, data=data))
+                await transaction.append(_unclear_entry(ledger, reason))
             await transaction.settle(self.delivery, outcome)
         return outcome
 
@@ -230,6 +242,11 @@ async def _read_ledgers(transaction: Transaction, target: str, key: str) -> dict
 
 def _find_own(target: str, key: str, ledgers: Iterable[Ledger]) -> Ledger | None:
     return next((each for each in ledgers if (each.document.target, each.key) == (target, key)), None)
+
+
+def _unclear_entry(ledger: Ledger, reason: str) -> LogEntry:
+    data = {"key": ledger.key, "target": ledger.document.target, "reason": reason}
+    return LogEntry(type="effect.unclear", actor=_ACTOR, data=data)
 
 
 def _outcome_of(result: Accepted | Throttled) -> Outcome:

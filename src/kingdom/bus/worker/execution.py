@@ -17,7 +17,7 @@ import structlog
 from kingdom.bus.cancellation import fail_if_stray
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.effects.effect import Effect
-from kingdom.bus.effects.perform import perform, require_held
+from kingdom.bus.effects.perform import log_open_call, perform, require_held
 from kingdom.bus.effects.target_limiter import TargetLimiters
 from kingdom.bus.envelope import current_cause
 from kingdom.bus.outcome import AnyOutcome, Dead, Defer, Done, Outcome, Release, Retry, TakeIn
@@ -126,7 +126,9 @@ class Execution:
         """Return the open deliveries of a unit to their stream, without counting the attempt."""
         if unit.open and not unit.lost:
             try:
-                await self._settle_all(unit, dict.fromkeys(unit.open.values(), Release()))
+                async with self._bus.transaction() as transaction:
+                    await transaction.settle_all(dict.fromkeys(unit.open.values(), Release()))
+                unit.open.clear()
             except (LeaseLost, Transient) as error:
                 _log.warning("deliveries not released, they return when their lease ends", error=str(error))
 
@@ -209,14 +211,14 @@ class Execution:
         try:
             return await self._run_alone(unit, delivery)
         except Conflict as conflict:
-            failure = self._failure(delivery, conflict)
-            await self._settle_all(unit, {delivery: failure})
-            return failure
+            return await self._settle_alone(unit, delivery, self._failure(delivery, conflict))
 
     async def _run_alone(self, unit: Unit, delivery: Delivery) -> Outcome | TakeIn:
         route = self._allowed_route(unit, delivery, self._dispatcher.route(delivery))
         if isinstance(route, HandlerRoute) and isinstance(route.handler, Effect):
             return await self._perform(unit, delivery, route, route.handler)
+        if isinstance(route, Dead):
+            return await self._settle_alone(unit, delivery, route)
         outcome: Outcome | TakeIn
         try:
             with _handler_failures():
@@ -226,8 +228,7 @@ class Execution:
                         outcome = await self._outcome_of(delivery, route, transaction)
                     await transaction.settle(delivery, outcome)
         except _HandlerFailed as failed:
-            outcome = self._failure(delivery, failed.error)
-            await self._settle_all(unit, {delivery: outcome})
+            return await self._settle_alone(unit, delivery, self._failure(delivery, failed.error))
         return outcome
 
     async def _react_in_group(
@@ -276,9 +277,7 @@ class Execution:
                     with self._open_span(delivery):
                         return await perform(self._bus, effect, delivery, route.receive(delivery), self._limiters)
         except _HandlerFailed as failed:
-            failure = self._failure(delivery, failed.error)
-            await self._settle_all(unit, {delivery: failure})
-            return failure
+            return await self._settle_alone(unit, delivery, self._failure(delivery, failed.error))
         finally:
             current_cause.reset(cause)
 
@@ -337,11 +336,15 @@ class Execution:
             took = time.monotonic() - started
             self._metrics.record_handled(delivery.stream, delivery.envelope.type, [took])
 
-    async def _settle_all(self, unit: Unit, outcomes: dict[Delivery, AnyOutcome]) -> None:
+    async def _settle_alone(self, unit: Unit, delivery: Delivery, outcome: Outcome) -> Outcome:
+        """Settle an event in a transaction of its own. If it dies with an open call, log that."""
         async with self._bus.transaction() as transaction:
-            await transaction.settle_all(outcomes)
-        for delivery in outcomes:
-            unit.open.pop(delivery.position, None)
+            await transaction.settle(delivery, outcome)
+            route, stored = self._dispatcher.route(delivery), transaction.changes.settlements[delivery.position].outcome
+            if isinstance(stored, Dead) and isinstance(route, HandlerRoute) and isinstance(route.handler, Effect):
+                await log_open_call(transaction, route.handler, delivery, route.receive)
+        unit.open.pop(delivery.position, None)
+        return outcome
 
     def _record_settled(self, unit: Unit, outcomes: Mapping[Delivery, AnyOutcome]) -> None:
         others = {delivery: outcome for delivery, outcome in outcomes.items() if not isinstance(outcome, Done)}
