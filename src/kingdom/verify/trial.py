@@ -284,6 +284,7 @@ class Trial:
             while True:
                 with contextlib.suppress(Unavailable):
                     return await read()
+                await asyncio.sleep(_LOOK_EVERY_SECONDS)
 
 
 @asynccontextmanager
