@@ -85,7 +85,7 @@ class Model:
         return sorted(firsts.values(), key=lambda delivery: delivery.position)
 
     def rest_of_run(self, delivery: Delivery) -> list[Delivery]:
-        return [self.held[p] for p in delivery.run if p in self.held and p >= delivery.position]
+        return [self.held[p] for p in delivery.same_key if p in self.held and p >= delivery.position]
 
 
 class BusMachine(RuleBasedStateMachine):

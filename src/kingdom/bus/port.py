@@ -155,9 +155,9 @@ class Transaction(ABC):
                 self.changes.copies[key] = copy
 
     async def settle(self, delivery: Delivery, outcome: AnyOutcome) -> None:
-        """Set the outcome of a delivery. If the outcome is not Done, release the later deliveries of `delivery.run`.
+        """Set the outcome of a delivery. If it is not Done, release the later deliveries in `delivery.same_key`.
 
-        They are events of the same key, which were claimed together with this one and must not overtake it.
+        They were claimed together with this one and must not overtake it.
         """
         self._settle(delivery, outcome)
 
@@ -173,7 +173,7 @@ class Transaction(ABC):
             settlements[position] = Settlement(stream, position, token, key, outcome)
             return
         settlements[position] = Settlement(stream, position, token, key, resolve_outcome(stream, delivery, outcome))
-        for later in delivery.run:
+        for later in delivery.same_key:
             if later > position:
                 settlements[later] = Settlement(stream, later, token, key, Release())
 

@@ -271,12 +271,12 @@ class FilesBus(Bus):
 
 
 def _deliveries(rows: Sequence[EventRow], envelopes: Mapping[int, Envelope]) -> list[Delivery]:
-    runs: dict[Any, list[int]] = {}
+    same_key: dict[Any, list[int]] = {}
     rows = sorted(rows, key=lambda row: row.position)
     for row in rows:
         if row.key is not None:
-            runs.setdefault(row.key, []).append(row.position)
-    tuples = {key: tuple(positions) for key, positions in runs.items()}
+            same_key.setdefault(row.key, []).append(row.position)
+    tuples = {key: tuple(positions) for key, positions in same_key.items()}
     return [
         Delivery(
             stream=row.stream,
@@ -288,7 +288,7 @@ def _deliveries(rows: Sequence[EventRow], envelopes: Mapping[int, Envelope]) -> 
             crash_count=row.crash_count,
             ordered=row.key is not None,
             published_at=to_datetime(row.created_at),
-            run=tuples.get(row.key, ()),
+            same_key=tuples.get(row.key, ()),
             cancelled=row.cancel_requested,
         )
         for row in rows

@@ -10,7 +10,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import msgspec
 from confluent_kafka import Message
 
 from kingdom.backends.kafka.batches import OpenBatches, OpenDelivery
@@ -21,6 +20,7 @@ from kingdom.backends.kafka.topic_reader import OwnedPartition, TopicReader
 from kingdom.backends.kafka.transaction import KafkaTransaction
 from kingdom.backends.postgres.bus import PostgresBus
 from kingdom.backends.postgres.connection import Connection
+from kingdom.backends.postgres.rows import with_same_key
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.outcome import AnyOutcome, Dead, TakeIn
@@ -151,7 +151,7 @@ class KafkaBus(PostgresBus):
         received: Sequence[tuple[OwnedPartition, Message, ReceivedEvent]],
         token: int,
     ) -> dict[int, OpenDelivery]:
-        """Return the open deliveries by position. Creating each with its run is cheaper than adding the run later."""
+        """Return the open deliveries by position. Creating each with `same_key` is cheaper than adding it later."""
         fresh: dict[int, tuple[OwnedPartition, Message, ReceivedEvent, tuple[tuple[int, int], ...]]] = {}
         positions: dict[str, list[int]] = defaultdict(list)
         for owned, message, event in received:
@@ -165,7 +165,7 @@ class KafkaBus(PostgresBus):
             fresh[position] = (owned, message, event, covered)
             if (key := _key(stream, event)) is not None:
                 positions[key].append(position)
-        runs = {key: tuple(run) for key, run in positions.items()}
+        same_key = {key: tuple(of_key) for key, of_key in positions.items()}
         opened: dict[int, OpenDelivery] = {}
         for position, (owned, message, event, covered) in fresh.items():
             key = _key(stream, event)
@@ -179,7 +179,7 @@ class KafkaBus(PostgresBus):
                 crash_count=0,
                 ordered=stream.ordered,
                 published_at=event.published_at,
-                run=() if key is None else runs[key],
+                same_key=() if key is None else same_key[key],
                 in_transport=True,
             )
             opened[position] = OpenDelivery(delivery, reader, owned, message, covered, event)
@@ -211,18 +211,7 @@ class KafkaBus(PostgresBus):
         if outcomes:
             async with self.transaction() as transaction:
                 await transaction.settle_all(outcomes)
-        return rest if len(rest) == len(opened) else self._in_runs(rest)
-
-    def _in_runs(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Return deliveries whose `run` has the positions of all deliveries of the same key, in order."""
-        runs: dict[tuple[str, str], list[int]] = {}
-        for delivery in deliveries:
-            if delivery.ordering_key:
-                runs.setdefault(delivery.ordering_key, []).append(delivery.position)
-        return [
-            msgspec.structs.replace(each, run=tuple(runs[each.ordering_key])) if each.ordering_key else each
-            for each in deliveries
-        ]
+        return rest if len(rest) == len(opened) else with_same_key(rest)
 
     def _open_reader(self, stream: Stream) -> TopicReader:
         topic = stream.source.name if stream.source else self._brokers.topic(stream.name)

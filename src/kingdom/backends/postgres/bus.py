@@ -257,14 +257,14 @@ class PostgresBus(Bus):
             raise
         deliveries, due = read_deliveries(stream, rows)
         now = time.monotonic()
-        runs = len({d.ordering_key or d.position for d in deliveries}) if declared.ordered else len(deliveries)
+        keys = len({d.ordering_key or d.position for d in deliveries}) if declared.ordered else len(deliveries)
         has_suspect = bool(deliveries) and deliveries[0].suspect
-        full = has_suspect or len(rows) >= limit or (declared.ordered and runs >= heads)
+        full = has_suspect or len(rows) >= limit or (declared.ordered and keys >= heads)
         pace.record_claim(due, full=full, bound=bound, took=now - started, now=now)
         if full:
             self._wakeups.left_due({stream})
         if declared.ordered and not has_suspect:
-            pace.record_runs(runs=runs, events=len(deliveries), limit=limit)
+            pace.record_keys(keys=keys, events=len(deliveries), limit=limit)
         if deliveries:
             token = deliveries[0].token
             self._leases.hold(token, {d.position for d in deliveries})

@@ -111,7 +111,7 @@ class Execution:
             except LeaseLost as lost:
                 if not self._drop_lost(unit, lost.positions) and len(group) == 1:
                     # Another run would end in the same way. When the lease has ended, they are delivered again.
-                    self._drop_lost(unit, {group[0].position, *group[0].run})
+                    self._drop_lost(unit, {group[0].position, *group[0].same_key})
             except Unavailable as error:
                 _log.warning("store unavailable, deliveries wait", deliveries=len(unit.open), error=str(error))
                 await asyncio.sleep(pause)
@@ -353,7 +353,7 @@ class Execution:
         for delivery in outcomes:
             unit.open.pop(delivery.position, None)
         for delivery, outcome in others.items():
-            for position in delivery.run:
+            for position in delivery.same_key:
                 unit.open.pop(position, None)
             # A Retry at the last attempt is stored as Dead.
             stored = resolve_outcome(self._bus.topology.stream(unit.stream), delivery, outcome)

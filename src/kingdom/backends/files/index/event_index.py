@@ -138,13 +138,13 @@ class StreamIndex:
             return [head]
         queue = self.queues[head.key]
         start = 0 if queue.open[0] == head.position else queue.open.index(head.position)
-        run = [head]
+        found = [head]
         for index in range(start + 1, min(start + limit, len(queue.open))):
             row = self.rows[queue.open[index]]
             if row.status != PENDING or row.crash_count or (row.not_before or 0) > now:
                 break
-            run.append(row)
-        return run
+            found.append(row)
+        return found
 
     def next_head(self, key: str) -> EventRow | None:
         """Return the next head of a queue that has no head: the first event in flight, else the first open event."""
