@@ -145,7 +145,7 @@ async def test_an_absent_call_to_a_target_without_idempotency_is_not_sent_and_en
     assert await scene.log_types() == ["effect.unclear"]
 
 
-async def quarantine(scene: Scene, _: Envelope) -> str:
+async def quarantine(scene: Scene, _event: Envelope) -> str:
     for _ in range(LOST_ALONE_LIMIT + 1):
         await scene.lose(await scene.claim_one("free"))
     return "quarantined"

@@ -190,7 +190,7 @@ async def test_events_that_lose_leases_only_together_are_not_quarantined(scene: 
         for _ in range(3):
             # Its handler succeeds once, so it may share a lease again.
             await scene.settle(Defer.by(NO_WAIT, "fine"), await scene.claim_one("free"))
-    assert [delivery.quarantine() for delivery in await scene.claim("free")] == [None] * 3
+    assert [delivery.outcome_without_running() for delivery in await scene.claim("free")] == [None] * 3
 
 
 async def test_an_event_claimed_too_often_without_an_outcome_ends_dead(scene: Scene) -> None:
@@ -229,7 +229,7 @@ async def _lose_leases_with(scene: Scene, stream: str, poison: object) -> list[l
     while True:
         claimed = await scene.claim(stream)
         held = [delivery for delivery in claimed if delivery.envelope.event_id == poison]
-        if held and held[0].quarantine():
+        if held and held[0].outcome_without_running():
             await scene.settle(Release(), *claimed)
             return lost
         if held:

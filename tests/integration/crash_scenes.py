@@ -48,7 +48,7 @@ class BlockingBus(FilesBus):
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         super().__init__(root, TOPOLOGY, KINDS, disk=disk)
-        self.in_thread = _at_once
+        self.run_in_thread = _at_once
 
 
 async def _at_once(act: Callable[[], T]) -> T:

@@ -181,7 +181,7 @@ async def test_a_bus_that_missed_whole_segments_reads_the_files_again(
         await sleeper.publish(ping(0))
         for number in range(1, 60):
             await busy.publish(ping(number))
-        await busy.in_thread(busy.store.checkpoint)
+        await busy.run_in_thread(busy.store.checkpoint)
         assert len(list((realm / "bus/journal").iterdir())) == 1
         assert await drain(sleeper) == list(range(60))
 

@@ -49,7 +49,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
         key = self.envelope.partition_key
         return (self.stream, key) if self.ordered and key is not None else None
 
-    def quarantine(self) -> Dead | None:
+    def outcome_without_running(self) -> Dead | None:
         """Return Dead if the event must not run any more, else None."""
         if not self.cancelled and self.crash_count <= LOST_ALONE_LIMIT and self.attempt <= self.max_attempts:
             return None

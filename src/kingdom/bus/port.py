@@ -377,8 +377,8 @@ class Bus(ABC):
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
         """Wait until one of the streams may have due events, but no longer than `at_most`.
 
-        A claim that may have left due events ends the wait in progress. If there is none, the next wait ends at once.
-        The same holds for a settlement that made an event due, such as the next event of a key.
+        The wait in progress ends when a claim may have left due events, and when a settlement has made an event due,
+        such as the next event of a key. If no wait is in progress, the next one ends at once.
         """
 
     @abstractmethod

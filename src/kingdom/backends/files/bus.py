@@ -69,15 +69,15 @@ class FilesBus(Bus):
         self._key_locks = KeyLocks(idle_limit)
         # One thread is enough, because only one thread can hold the lock. The event loop does not wait for syncs.
         self._thread = DiskThread("kingdom-files")
-        self.in_thread = self._thread.run
+        self.run_in_thread = self._thread.run
         self._adopter = Adopter(self.store, topology)
         self._adopting: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Lock()
         self._wakeups = FileWakeups(self.store.layout, self._adopt_soon, self._adopter.directories)
 
     async def __aenter__(self) -> Self:
-        await self.in_thread(lambda: self.store.open(create=self._create))
-        await self.in_thread(self._adopter.create_directories)
+        await self.run_in_thread(lambda: self.store.open(create=self._create))
+        await self.run_in_thread(self._adopter.create_directories)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -93,7 +93,7 @@ class FilesBus(Bus):
                 await asyncio.gather(*self._adopting, return_exceptions=True)
             finally:
                 try:
-                    await self.in_thread(self.store.close)
+                    await self.run_in_thread(self.store.close)
                 finally:
                     self._thread.stop()
 
@@ -103,17 +103,17 @@ class FilesBus(Bus):
     ) -> AsyncIterator[FilesTransaction]:
         """Open a transaction; see `Bus.transaction`. A check of the leases is cheap here, so it is never delayed."""
         del optimistic
-        transaction = FilesTransaction(self.store, self.topology, self.kinds, self._key_locks, self.in_thread)
+        transaction = FilesTransaction(self.store, self.topology, self.kinds, self._key_locks, self.run_in_thread)
         try:
             await transaction.hold(hold)
             yield transaction
             await transaction.apply()
         finally:
             transaction.end()
-        self._wakeups.published({copy.stream.name for copy in transaction.changes.copies.values()})
+        self._wakeups.wake_workers({copy.stream.name for copy in transaction.changes.copies.values()})
         # The next event of a key may be due now, or the same event again.
         settled = transaction.changes.settlements.values()
-        self._wakeups.left_due(
+        self._wakeups.wake_own_workers(
             {each.stream.name for each in settled if each.ordering_key or not isinstance(each.outcome, Done)}
         )
         transaction.run_after_commit()
@@ -125,9 +125,9 @@ class FilesBus(Bus):
             # If no other process holds the store, claiming here is faster than switching to the thread.
             claimed = self._claim(declared, limit, worker, wait=False)
         except StoreBusy:
-            claimed = await self.in_thread(lambda: self._claim(declared, limit, worker, wait=True))
+            claimed = await self.run_in_thread(lambda: self._claim(declared, limit, worker, wait=True))
         if claimed:
-            self._wakeups.left_due({stream})
+            self._wakeups.wake_own_workers({stream})
         return claimed
 
     def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
@@ -146,10 +146,10 @@ class FilesBus(Bus):
 
     async def reap(self) -> int:
         """Requeue the events of expired leases, and adopt dropped files; see `Bus.reap`."""
-        events, streams = await self.in_thread(self._reap)
+        events, streams = await self.run_in_thread(self._reap)
         if self._adopter.directories:
-            streams |= await self.in_thread(self._adopter.adopt)
-        self._wakeups.published(streams)
+            streams |= await self.run_in_thread(self._adopter.adopt)
+        self._wakeups.wake_workers(streams)
         return events
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
@@ -158,7 +158,7 @@ class FilesBus(Bus):
 
     def nudge(self, streams: Collection[str]) -> None:
         """Wake the workers of these streams."""
-        self._wakeups.published(streams)
+        self._wakeups.wake_workers(streams)
 
     def lease_until(self, lease: Lease) -> datetime:
         """Return when a lease ends according to its file."""
@@ -170,7 +170,7 @@ class FilesBus(Bus):
 
         async def adopt() -> None:
             try:
-                self._wakeups.published(await self.in_thread(lambda: self._adopter.adopt(paths)))
+                self._wakeups.wake_workers(await self.run_in_thread(lambda: self._adopter.adopt(paths)))
             except KingdomError as error:
                 _log.warning("dropped files are not adopted yet; the next scan tries again", error=str(error))
 

@@ -14,7 +14,7 @@ from confluent_kafka import Message
 
 from kingdom.backends.kafka.batches import OpenBatches, OpenDelivery
 from kingdom.backends.kafka.brokers import Brokers
-from kingdom.backends.kafka.inbox import Inbox, in_sql
+from kingdom.backends.kafka.inbox import Inbox, to_multirange
 from kingdom.backends.kafka.messages import ReceivedEvent, read_event
 from kingdom.backends.kafka.topic_reader import OwnedPartition, TopicReader
 from kingdom.backends.kafka.transaction import KafkaTransaction
@@ -23,7 +23,7 @@ from kingdom.backends.postgres.connection import Connection
 from kingdom.backends.postgres.rows import with_same_key
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.outcome import AnyOutcome, Dead, TakeIn
+from kingdom.bus.outcome import AnyOutcome, Dead, MoveToStore
 from kingdom.bus.port import LeaseRenewal
 from kingdom.bus.stream import Stream, Topology
 
@@ -80,7 +80,7 @@ class KafkaBus(PostgresBus):
                 self._outbox_empty_until.pop(copy.stream.name, None)
             if transaction.settled or transaction.returned:
                 # A partition gives nothing more until everything that was taken from it is settled or returned.
-                self._wakeups.left_due({name for name, reader in self._readers.items() if reader.has_messages})
+                self._wakeups.wake_own_workers({name for name, reader in self._readers.items() if reader.has_messages})
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
         """Claim events from the outbox or from the topic of the stream, in turns; see `Bus.claim`."""
@@ -94,7 +94,7 @@ class KafkaBus(PostgresBus):
         if time.monotonic() >= self._outbox_empty_until.get(stream, 0.0):
             if deliveries := await super().claim(stream, limit, worker):
                 self._topic_is_next.add(stream)
-                self._wakeups.left_due({stream})
+                self._wakeups.wake_own_workers({stream})
                 return deliveries
             self._outbox_empty_until[stream] = time.monotonic() + _OUTBOX_SECONDS
         return await self._claim_from_topic(declared, limit)
@@ -110,7 +110,7 @@ class KafkaBus(PostgresBus):
         # Without a new event, no settlement would find out that the server has lost earlier ones.
         for stream, reader in list(self._readers.items()):
             if owned := {each.number: each for each in reader.partitions}:
-                known = [in_sql(each.taken.handled) for each in owned.values()]
+                known = [to_multirange(each.ownership.handled) for each in owned.values()]
                 parameters = {"stream": stream, "topic": reader.topic, "partitions": list(owned), "known": known}
                 for row in (await self._execute("partitions_set_back", parameters)).dicts():
                     owned[row["partition"]].is_lost = True
@@ -136,12 +136,12 @@ class KafkaBus(PostgresBus):
         opened = self._deliveries(stream, reader, received, begun["token"])
         self._batches.add(opened.values(), begun["token"], stream.lease)
         try:
-            deliveries = await self._take_in(opened, frozenset(begun["busy"]))
+            deliveries = await self._move_to_store(opened, frozenset(begun["busy"]))
         except BaseException:
             self._batches.give_back(opened)
             raise
         if reader.has_messages:
-            self._wakeups.left_due({stream.name})
+            self._wakeups.wake_own_workers({stream.name})
         return deliveries
 
     def _deliveries(
@@ -185,7 +185,7 @@ class KafkaBus(PostgresBus):
             opened[position] = OpenDelivery(delivery, reader, owned, message, covered, event)
         return opened
 
-    async def _take_in(self, opened: Mapping[int, OpenDelivery], busy: frozenset[str]) -> list[Delivery]:
+    async def _move_to_store(self, opened: Mapping[int, OpenDelivery], busy: frozenset[str]) -> list[Delivery]:
         """Move the events that cannot run from the topic into the outbox, and return the deliveries of the others.
 
         A delayed event behind events of its key that run now returns to the topic, with the later events of its key. In
@@ -201,8 +201,8 @@ class KafkaBus(PostgresBus):
             elif key and (key in behind or (key in running and each.event.not_before)):
                 behind.add(key)
                 returned.append(delivery.position)
-            elif each.event.not_before or key in waiting or each.partition.taken.takeovers >= _TAKEOVERS_MAX:
-                outcomes[delivery] = TakeIn()
+            elif each.event.not_before or key in waiting or each.partition.ownership.takeovers >= _TAKEOVERS_MAX:
+                outcomes[delivery] = MoveToStore()
                 waiting |= {key} if key else set()
             else:
                 rest.append(delivery)
@@ -215,7 +215,7 @@ class KafkaBus(PostgresBus):
 
     def _open_reader(self, stream: Stream) -> TopicReader:
         topic = stream.source.name if stream.source else self._brokers.topic(stream.name)
-        on_messages = partial(self._wakeups.left_due, {stream.name})
+        on_messages = partial(self._wakeups.wake_own_workers, {stream.name})
         inbox, group = Inbox(self, stream.name), self._brokers.topic(stream.name)
         reader = self._readers[stream.name] = TopicReader(
             self._brokers, topic, group, inbox, on_messages, creates_topic=stream.source is None

@@ -13,7 +13,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kingdom.backends.kafka.brokers import Brokers
-from kingdom.backends.kafka.inbox import Inbox, Ranges, TakenPartition
+from kingdom.backends.kafka.inbox import Inbox, PartitionOwnership, Ranges
 from kingdom.errors import KingdomError, Unavailable
 from kingdom.failure_log import log_failure
 
@@ -40,7 +40,7 @@ class OwnedPartition:
     """A partition that this process reads. `messages` wait for a worker; a worker has those at the offsets `open`."""
 
     number: int
-    taken: TakenPartition
+    ownership: PartitionOwnership
     messages: deque[Message] = field(default_factory=deque)
     # The length of their values.
     buffered_bytes: int = 0
@@ -62,9 +62,9 @@ class OwnedPartition:
     def cover(self, offset: int) -> tuple[tuple[int, int], ...] | None:
         """Return the offsets that are handled with the message at an offset, or None if it is handled already."""
         if offset > self.next_offset:
-            self.uncovered += _without(self.next_offset, offset, self.taken.handled)
+            self.uncovered += _without(self.next_offset, offset, self.ownership.handled)
         self.next_offset = max(self.next_offset, offset + 1)
-        if self.taken.is_handled(offset):
+        if self.ownership.is_handled(offset):
             return None
         covered, self.uncovered = (*self.uncovered, (offset, offset + 1)), []
         return covered
@@ -73,11 +73,11 @@ class OwnedPartition:
         """Return the offsets before the end that no delivery will cover, if the partition is idle."""
         if self.messages or self.open or self.is_lost or now < self.ended_at + _IDLE_SECONDS:
             return ()
-        return (*self.uncovered, *_without(self.next_offset, self.end, self.taken.handled))
+        return (*self.uncovered, *_without(self.next_offset, self.end, self.ownership.handled))
 
     def skip(self, rest: Ranges) -> None:
         """Continue at the end, because the rest before it is settled."""
-        self.taken = self.taken.settle(rest)
+        self.ownership = self.ownership.settle(rest)
         self.uncovered, self.next_offset = [], max(self.next_offset, self.end)
 
 
@@ -302,7 +302,7 @@ class TopicReader:
         idle = [self._partitions[number] for number in rests]
         for each in idle:
             each.ended_at = now
-        settling = self._inbox.settle(self.topic, {each.number: each.taken for each in idle}, rests)
+        settling = self._inbox.settle(self.topic, {each.number: each.ownership for each in idle}, rests)
         try:
             settled = self._wait_for(asyncio.run_coroutine_threadsafe(settling, self._loop))
         except KingdomError as error:

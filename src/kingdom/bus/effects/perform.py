@@ -41,7 +41,7 @@ async def perform(
     bus: Bus, effect: Effect[Any], delivery: Delivery, event: Event[Any], limiters: TargetLimiters
 ) -> Outcome:
     """Handle one delivery of an effect: settle it, and return the outcome."""
-    return await _EffectStep(bus, effect, delivery, event, limiters).run()
+    return await _EffectHandler(bus, effect, delivery, event, limiters).run()
 
 
 async def find_ledger(transaction: Transaction, target: str, key: str) -> Ledger | None:
@@ -81,7 +81,7 @@ def require_held(transaction: Transaction, delivery: Delivery) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _EffectStep:
+class _EffectHandler:
     """Handles one delivery of an effect."""
 
     bus: Bus

@@ -20,7 +20,7 @@ from kingdom.bus.effects.effect import Effect
 from kingdom.bus.effects.perform import log_open_call, perform, require_held
 from kingdom.bus.effects.target_limiter import TargetLimiters
 from kingdom.bus.envelope import current_cause
-from kingdom.bus.outcome import AnyOutcome, Dead, Defer, Done, Outcome, Release, Retry, TakeIn
+from kingdom.bus.outcome import AnyOutcome, Dead, Defer, Done, MoveToStore, Outcome, Release, Retry
 from kingdom.bus.port import Bus, Transaction, resolve_outcome
 from kingdom.bus.telemetry import handler_spans
 from kingdom.bus.worker.dispatcher import Dispatcher, HandlerRoute
@@ -202,7 +202,7 @@ class Execution:
         outcome = await self._rerun_on_conflict(unit, delivery)
         self._record_settled(unit, {delivery: outcome})
 
-    async def _rerun_on_conflict(self, unit: Unit, delivery: Delivery) -> Outcome | TakeIn:
+    async def _rerun_on_conflict(self, unit: Unit, delivery: Delivery) -> Outcome | MoveToStore:
         for _ in range(_CONFLICTS_MAX - 1):
             try:
                 return await self._run_alone(unit, delivery)
@@ -213,13 +213,13 @@ class Execution:
         except Conflict as conflict:
             return await self._settle_alone(unit, delivery, self._failure(delivery, conflict))
 
-    async def _run_alone(self, unit: Unit, delivery: Delivery) -> Outcome | TakeIn:
+    async def _run_alone(self, unit: Unit, delivery: Delivery) -> Outcome | MoveToStore:
         route = self._allowed_route(unit, delivery, self._dispatcher.route(delivery))
         if isinstance(route, HandlerRoute) and isinstance(route.handler, Effect):
             return await self._perform(unit, delivery, route, route.handler)
         if isinstance(route, Dead):
             return await self._settle_alone(unit, delivery, route)
-        outcome: Outcome | TakeIn
+        outcome: Outcome | MoveToStore
         try:
             with _handler_failures():
                 async with self._bus.transaction(hold=[delivery]) as transaction:
@@ -251,8 +251,8 @@ class Execution:
             unit.running = None
 
     async def _outcome_of(
-        self, delivery: Delivery, route: "HandlerRoute[Any] | Outcome | TakeIn", transaction: Transaction
-    ) -> Outcome | TakeIn:
+        self, delivery: Delivery, route: "HandlerRoute[Any] | Outcome | MoveToStore", transaction: Transaction
+    ) -> Outcome | MoveToStore:
         return await self._react(delivery, route, transaction) if isinstance(route, HandlerRoute) else route
 
     async def _react(self, delivery: Delivery, route: HandlerRoute[Any], transaction: Transaction) -> Outcome:
@@ -283,14 +283,14 @@ class Execution:
 
     def _allowed_route(
         self, unit: Unit, delivery: Delivery, route: "HandlerRoute[Any] | Defer"
-    ) -> "HandlerRoute[Any] | Outcome | TakeIn":
+    ) -> "HandlerRoute[Any] | Outcome | MoveToStore":
         """Return the handler of a delivery, or its outcome if the delivery must not run."""
         if delivery.in_transport and isinstance(route, HandlerRoute) and isinstance(route.handler, Effect):
-            return TakeIn()
+            return MoveToStore()
         if delivery.position in unit.cancelled:
             return Dead("cancelled by an operator while it ran", "cancelled")
-        if quarantined := delivery.quarantine():
-            return quarantined
+        if outcome := delivery.outcome_without_running():
+            return outcome
         if isinstance(route, Defer):
             self._metrics.count_no_handler(delivery)
             _log.warning("no handler", reason=route.reason, **delivery.envelope.log_fields())
@@ -358,7 +358,7 @@ class Execution:
             # A Retry at the last attempt is stored as Dead.
             stored = resolve_outcome(self._bus.topology.stream(unit.stream), delivery, outcome)
             self._metrics.count_settled(unit.stream, type(stored), 1)
-            if not isinstance(stored, Done | Release | TakeIn):
+            if not isinstance(stored, Done | Release | MoveToStore):
                 detail = stored.reason if isinstance(stored, Defer) else stored.message
                 _log.info(
                     "not done",

@@ -34,7 +34,8 @@ GROUP_SIZE = 200
 _CLAIM_SECONDS = 1.0
 _UNAVAILABLE_PAUSE_SECONDS = 1.0
 _GUARD_SECONDS_MIN = 0.01
-# A stopping worker waits this long for its last claim. Events of a later claim return when their lease ends.
+# A stopping worker waits this long for a claim in progress. If the claim is answered later, its events return when
+# their lease ends.
 _LAST_CLAIM_SECONDS = 20.0
 _log = structlog.get_logger("kingdom.bus")
 
