@@ -257,7 +257,7 @@ SCENARIOS = (
     Scenario("settle_outside", ViolationKind.TWICE, _a_worker_dies_between),
     Scenario("settle_first", ViolationKind.LOST, _a_worker_dies_between),
     Scenario("blame_batch", ViolationKind.QUARANTINED, _poison_among_others, lease=timedelta(seconds=1)),
-    Scenario("split_runs", ViolationKind.ORDER, _a_slow_call_in_line, endless=True),
+    Scenario("split_keys", ViolationKind.ORDER, _a_slow_call_in_line, endless=True),
     Scenario("lazy_reaper", ViolationKind.SLOW, a_worker_dies, lease=timedelta(seconds=1)),
     Scenario("no_renewal", ViolationKind.TAKEN, _a_job_lasts_longer_than_its_lease),
     Scenario("torn_publish", ViolationKind.TORN, _a_publisher_dies),

@@ -61,13 +61,13 @@ def settle_first() -> None:
     _one_by_one(_settle_then_react)
 
 
-def split_runs() -> None:
+def split_keys() -> None:
     """Run the events of one key in parallel if they were claimed together."""
 
-    def runs(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
+    def one_by_one(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
         return [[delivery] for delivery in deliveries]
 
-    replace(worker, "split_into_runs", runs)
+    replace(worker, "split_by_key", one_by_one)
 
 
 def impatient() -> None:
@@ -126,7 +126,7 @@ VARIANTS: Mapping[str, Callable[[], None]] = {
         fresh_identifier,
         settle_outside,
         settle_first,
-        split_runs,
+        split_keys,
         impatient,
         reversed_order,
         no_delay,
@@ -237,12 +237,12 @@ async def _react_then_settle(execution: Execution, unit: Unit, delivery: Deliver
     async with execution._bus.transaction(hold=[delivery]) as transaction:
         outcome = await _react(execution, delivery, transaction)
     _die_between(delivery)
-    await execution._settle_all(unit, {delivery: outcome})
+    await execution._settle_alone(unit, delivery, outcome)
     return outcome
 
 
 async def _settle_then_react(execution: Execution, unit: Unit, delivery: Delivery) -> Outcome:
-    await execution._settle_all(unit, {delivery: Done()})
+    await execution._settle_alone(unit, delivery, Done())
     _die_between(delivery)
     async with execution._bus.transaction() as transaction:
         return await _react(execution, delivery, transaction)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bench.chaos.variants import forget_renewals, rely_on_leases, replace, variants_of
-from bench.chaos.variants import split_runs as split_runs_anywhere
+from bench.chaos.variants import split_keys as split_keys_anywhere
 from kingdom.backends.postgres import PostgresBus
 from kingdom.backends.postgres import bus as postgres_bus
 from kingdom.backends.postgres.queries import load_queries
@@ -35,9 +35,9 @@ def no_pause() -> None:
     rewrite(dict.fromkeys(("claim", "claim_ordered"), condition))
 
 
-def split_runs() -> None:
+def split_keys() -> None:
     """Run the events of one key in parallel if they were claimed together, and settle them in any order."""
-    split_runs_anywhere()
+    split_keys_anywhere()
     guard = (r"\bAND next_retry_at < 'infinity'", "")
     never_behind = ("next_retry_at = 'infinity' AS behind", "false AS behind")
     rewrite(
@@ -59,7 +59,7 @@ POSTGRES_VARIANTS: Mapping[str, Callable[[], None]] = {
             no_fence,
             blame_batch,
             no_pause,
-            split_runs,
+            split_keys,
         )
     },
 }

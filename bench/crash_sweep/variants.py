@@ -36,7 +36,7 @@ def settle_first() -> None:
         raise _MustRunAlone
 
     async def settle_then_react(execution: Execution, unit: Unit, delivery: Delivery) -> Outcome:
-        await execution._settle_all(unit, {delivery: Done()})
+        await execution._settle_alone(unit, delivery, Done())
         async with execution._bus.transaction() as transaction:
             route = execution._dispatcher.route(delivery)
             assert isinstance(route, HandlerRoute)

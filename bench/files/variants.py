@@ -31,7 +31,7 @@ class _ListingBus(FilesBus):
     """Lists the directory at every claim, although the index has everything."""
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
-        await self.in_thread(lambda: list(os.scandir(self.store.layout.events(stream, "PENDING"))))
+        await self.run_in_thread(lambda: list(os.scandir(self.store.layout.events(stream, "PENDING"))))
         return await super().claim(stream, limit, worker)
 
 

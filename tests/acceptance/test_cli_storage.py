@@ -46,7 +46,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def packed(terminal: Terminal, dsn: str, file: Path) -> Path:
-    """Return an archive of a store, and create an empty store in the schema `elsewhere`."""
+    """Return an export of a store, and create an empty store in the schema `elsewhere`."""
     await fill_every_state(terminal, dsn)
     assert terminal.run_json("storage", "export", str(file))["exported"] == HELD
     assert terminal.run("bus", "migrate", *ELSEWHERE).code == 0
@@ -130,7 +130,7 @@ def flipped(whole: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [cut_off, flipped])
-def test_a_damaged_archive_is_refused_and_nothing_is_written(
+def test_a_damaged_export_is_refused_and_nothing_is_written(
     terminal: Terminal, packed: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     packed.write_bytes(damage(packed.read_bytes()))
@@ -188,7 +188,7 @@ def waiting(connection: psycopg.Connection[Any]) -> list[Any]:
         (("import", "nowhere.jsonl"), 2, "nowhere.jsonl"),
         (("export", "nowhere/house.jsonl"), 1, "No such file or directory; choose a file in an existing"),
         (("export", "README.md"), 1, "already exists"),
-        (("import", "README.md"), 1, "is not an archive"),
+        (("import", "README.md"), 1, "was not written by"),
         (("export", "house.jsonl", *ELSEWHERE), 2, "kingdom bus migrate"),
     ],
 )

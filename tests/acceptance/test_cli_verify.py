@@ -1,11 +1,16 @@
+import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
+import pytest
 
 from kingdom.cli.reference.shapes import every_shape
+from kingdom.verify.history import read_history
 from tests.acceptance.json_commands import ShapeChecker
-from tests.acceptance.terminal import Terminal
+from tests.acceptance.terminal import Terminal, eventually
+from tests.patience import PATIENCE_SECONDS
 
 
 def verified(terminal: Terminal, *words: str) -> dict[str, Any]:
@@ -35,3 +40,19 @@ def test_verify_runs_on_a_temporary_directory_and_leaves_nothing_there(terminal:
     assert report["events"]["DONE"] > 0
     assert len(report["faults"]) > 0
     assert not directory.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_verification_that_is_stopped_leaves_no_process_and_removes_its_store(
+    terminal: Terminal, tmp_path: Path, number: signal.Signals
+) -> None:
+    directory, history = tmp_path / "realm", tmp_path / "history"
+    words = ("bus", "verify", "--seconds", "600", "--database-url", f"file:{directory}", "--history", str(history))
+    with terminal.start(*words) as verification:
+        eventually(lambda: history.exists() and [each for each in read_history(history) if each.what == "published"])
+        children = psutil.Process(verification.process.pid).children()
+        verification.process.send_signal(number)
+        ended = verification.ends()
+    assert children
+    assert psutil.wait_procs(children, PATIENCE_SECONDS)[1] == []
+    assert (ended, directory.exists()) == (128 + number, False)

@@ -11,6 +11,7 @@ import pytest
 
 from kingdom.bus import (
     EFFECTS,
+    Accepted,
     Acked,
     Attempt,
     Bus,
@@ -28,6 +29,7 @@ from kingdom.bus import (
     Retry,
     Transaction,
     Unclear,
+    close_effect,
     find_ledger,
 )
 from kingdom.errors import Conflict
@@ -162,6 +164,34 @@ async def test_a_refused_call_is_made_again_when_its_event_is_patched_and_redriv
     assert len({attempt.identifier for attempt in payment.asked}) == 2
     assert len(calls(book)) == 1
     assert await ledger_state(scene) == "ACKED"
+
+
+class RefusingLater(Payment):
+    """Accepts a call. Its bank closes it as rejected even before its worker has recorded that."""
+
+    def __init__(self, book: Path, bus: Bus) -> None:
+        super().__init__(book)
+        self._bus = bus
+
+    async def call(self, attempt: Attempt) -> CallResult:
+        await super().call(attempt)
+        async with self._bus.transaction() as transaction:
+            assert await close_effect(transaction, "bank", "invoice-1", Rejected("no money"))
+        return Accepted()
+
+
+async def test_a_call_that_is_closed_as_rejected_before_it_is_recorded_as_accepted_is_not_made_again(
+    scene: Scene, book: Path
+) -> None:
+    event = bill()
+    async with scene.backend.open(TOPOLOGY, KINDS) as other, paying(scene, RefusingLater(book, other)):
+        await scene.bus.publish(event)
+        await eventually(lambda: nothing_open(scene), "the event is done")
+        assert (len(calls(book)), await scene.status(event), await ledger_state(scene)) == (1, "DONE", "REJECTED")
+        # A new event makes a new attempt, as after any rejection.
+        await scene.bus.publish(bill())
+        await eventually(lambda: nothing_open(scene), "the second event is done")
+    assert len(calls(book)) == 2
 
 
 MONTH = timedelta(days=31)

@@ -134,12 +134,12 @@ async def test_a_quarantined_event_is_no_longer_suspect_after_its_redrive(scene:
     for _ in range(4):
         await scene.lose(await scene.claim_one("free"))
     condemned = await scene.claim_one("free")
-    verdict = condemned.quarantine()
+    verdict = condemned.outcome_without_running()
     assert verdict is not None
     await scene.settle(verdict, condemned)
     await scene.redrive(condemned)
     again = await scene.claim_one("free")
-    assert again.quarantine() is None
+    assert again.outcome_without_running() is None
     assert not again.suspect
 
 

@@ -1,13 +1,15 @@
 """An external call is never repeated without proof that it did not happen."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kingdom.bus import EFFECTS, Dispatcher, Envelope, Idempotency, Record, find_ledger
+from kingdom.bus import EFFECTS, Dispatcher, Envelope, Event, Idempotency, Record, find_ledger
+from kingdom.bus.delivery import LOST_ALONE_LIMIT
 from kingdom.bus.effects.effect import Absent, Attempt, CallResult, Present, ReconcileResult, Throttled, Unclear
 from kingdom.bus.effects.ledger import Ledger
 from kingdom.clock import utc_now
@@ -143,6 +145,44 @@ async def test_an_absent_call_to_a_target_without_idempotency_is_not_sent_and_en
     assert await scene.log_types() == ["effect.unclear"]
 
 
+async def quarantine(scene: Scene, _event: Envelope) -> str:
+    for _ in range(LOST_ALONE_LIMIT + 1):
+        await scene.lose(await scene.claim_one("free"))
+    return "quarantined"
+
+
+async def cancel(scene: Scene, event: Envelope) -> str:
+    running = await scene.claim_one("free")
+    assert await scene.cancel(event) == "requested"
+    await scene.lose(running)
+    return "cancelled"
+
+
+@pytest.mark.parametrize("end", [quarantine, cancel])
+async def test_the_log_names_an_open_call_however_its_event_dies(
+    scene: Scene, book: Path, end: Callable[[Scene, Envelope], Awaitable[str]]
+) -> None:
+    event = bill()
+    async with scene.bus.transaction() as transaction:
+        await transaction.put(Ledger.open("invoice-1", "bank", {}, "").record_sent(1).record)
+        await transaction.publish(event)
+    code = await end(scene, event)
+    async with paying(scene, Payment(book)):
+        (letter,) = await eventually(scene.dead, "the event is dead")
+    assert letter.error_code == code
+    (entry,) = [each.entry for each in await scene.read_log() if each.entry.type == "effect.unclear"]
+    assert (entry.data["key"], entry.data["target"]) == ("invoice-1", "bank")
+
+
+async def test_an_event_that_dies_without_an_open_call_is_not_called_unclear(scene: Scene, book: Path) -> None:
+    event = bill()
+    await scene.bus.publish(event)
+    await cancel(scene, event)
+    async with paying(scene, Payment(book)):
+        await eventually(scene.dead, "the event is dead")
+    assert await scene.log_types() == ["event.cancelled"]
+
+
 async def test_a_stopped_worker_that_sends_late_uses_the_identifier_of_its_successor(scene: Scene, book: Path) -> None:
     await scene.bus.publish(bill())
     async with child(scene, "pay_late", str(book)) as zombie:
@@ -178,6 +218,31 @@ async def test_one_key_on_two_targets_is_two_effects(scene: Scene, tmp_path: Pat
     async with scene.working(dispatcher, *books):
         await eventually(lambda: [row.stream for row in scene.picture.rows] == ["line"], "both are done")
     assert [len(calls(book)) for book in books.values()] == [1, 1]
+
+
+class PaymentByKey(Payment):
+    """Its events name their keys."""
+
+    def key(self, event: Event[dict[str, Any]]) -> str:
+        return str(event.payload["key"])
+
+
+# The ledger of the key "a" on the target "post" has the id "post:a" if another target already uses the key.
+@pytest.mark.parametrize("keys", [("a", "post:a"), ("post:a", "a")])
+async def test_effects_whose_ledgers_would_have_the_same_id_are_two_effects(
+    scene: Scene, tmp_path: Path, keys: tuple[str, str]
+) -> None:
+    bank, post = PaymentByKey(tmp_path / "bank"), PaymentByKey(tmp_path / "post")
+    post.target = replace(bank.target, name="post")
+    dispatcher = Dispatcher()
+    dispatcher.effect("Bill", bank, stream="free")
+    dispatcher.effect("Bill", post, stream="other")
+    async with scene.working(dispatcher, "free", "other"):
+        for stream, key in (("free", "a"), *(("other", key) for key in (*keys, *keys))):
+            await scene.bus.publish(Envelope(type="Bill", stream=stream, payload={"key": key, "invoice": 1}))
+            await eventually(lambda: nothing_open(scene), "the event is done")
+    assert await scene.dead() == []
+    assert [len(calls(tmp_path / book)) for book in ("bank", "post")] == [1, 2]
 
 
 @pytest.mark.parametrize(("target", "made"), [("bank", 1), ("another bank", 2)])

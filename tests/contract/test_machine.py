@@ -85,7 +85,7 @@ class Model:
         return sorted(firsts.values(), key=lambda delivery: delivery.position)
 
     def rest_of_run(self, delivery: Delivery) -> list[Delivery]:
-        return [self.held[p] for p in delivery.run if p in self.held and p >= delivery.position]
+        return [self.held[p] for p in delivery.same_key if p in self.held and p >= delivery.position]
 
 
 class BusMachine(RuleBasedStateMachine):
@@ -143,14 +143,14 @@ class BusMachine(RuleBasedStateMachine):
             assert delivery.token > self.model.newest_token
             assert delivery.position not in self.model.held
             assert delivery.envelope.event_id not in self.model.late
-            assert delivery.attempt <= delivery.max_attempts or delivery.quarantine()
+            assert delivery.attempt <= delivery.max_attempts or delivery.outcome_without_running()
             assert not (delivery.suspect and len(deliveries) > 1)
             self.model.held[delivery.position] = delivery
         assert len({delivery.token for delivery in deliveries}) <= 1
         self.model.newest_token = max([self.model.newest_token, *(delivery.token for delivery in deliveries)])
         for delivery in deliveries:
             # In order, as a worker does.
-            if delivery in self.model.next_to_settle() and (verdict := delivery.quarantine()):
+            if delivery in self.model.next_to_settle() and (verdict := delivery.outcome_without_running()):
                 self.settle_held(delivery, verdict)
 
     @rule(data=DATA)

@@ -63,11 +63,11 @@ async def test_a_wait_ends_at_once_after_a_settlement_that_made_an_event_due(
     assert len(await scene.claim("line", 1)) == 1
 
 
-async def test_a_claim_returns_the_next_events_of_a_key_in_order_as_one_run(scene: Scene) -> None:
+async def test_a_claim_returns_the_next_events_of_a_key_in_order_together(scene: Scene) -> None:
     events = await publish_steps(scene, 5)
-    run = await scene.claim("line")
-    assert ids(run) == ids(events)
-    assert {delivery.run for delivery in run} == {tuple(delivery.position for delivery in run)}
+    claimed = await scene.claim("line")
+    assert ids(claimed) == ids(events)
+    assert {delivery.same_key for delivery in claimed} == {tuple(delivery.position for delivery in claimed)}
 
 
 async def test_a_claim_takes_the_same_number_of_events_of_each_key(scene: Scene) -> None:

@@ -1,11 +1,20 @@
 """How each outcome changes an event, and how a poison event is quarantined without the events around it."""
 
-import pytest
+import asyncio
+import logging
+from datetime import timedelta
+from typing import Any
 
-from kingdom.bus import Dead, Defer, Delivery, Dispatcher, Done, Event, Retry, Transaction
+import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from kingdom.bus import Dead, Defer, Delivery, Dispatcher, Done, Event, Retry, Transaction, Worker
+from kingdom.bus.metrics import WorkerMetrics
 from kingdom.bus.outcome import Release
 from kingdom.clock import utc_now
 from kingdom.errors import Permanent
+from kingdom.log_output import configure_logs
 from tests.contract.outside import be_cancelled
 from tests.contract.scene import ATTEMPTS, HOUR, NO_WAIT, Make, Scene, eventually, ping, step
 
@@ -43,6 +52,32 @@ async def test_an_event_ends_dead_after_its_last_attempt(scene: Scene) -> None:
     assert await scene.claim("free") == []
     (letter,) = await scene.dead()
     assert (letter.error_code, letter.error_message, letter.attempt) == ("broken", "it broke", ATTEMPTS)
+
+
+async def test_the_last_attempt_is_counted_and_logged_as_dead(scene: Scene) -> None:
+    dispatcher, registry = Dispatcher(), CollectorRegistry()
+
+    @dispatcher.reaction("Ping")
+    async def handle(_event: Event[Any], _transaction: Transaction) -> Retry:
+        return Retry(NO_WAIT, "broken", "it broke")
+
+    def counted(result: str) -> float | None:
+        return registry.get_sample_value("kingdom_outbox_processed_total", {"stream": "free", "result": result})
+
+    async def has_ended() -> bool:
+        return counted("dead") is not None or counted("retry") == ATTEMPTS
+
+    await scene.bus.publish(ping())
+    worker = Worker(scene.bus, dispatcher, ["free"], metrics=WorkerMetrics(registry), poll=timedelta(milliseconds=20))
+    configure_logs(json=True, level=logging.INFO)
+    with capture_logs() as logs:
+        running = asyncio.create_task(worker.run())
+        await eventually(has_ended, "the event has ended")
+        worker.stop()
+        await running
+    assert (counted("retry"), counted("dead")) == (ATTEMPTS - 1, 1)
+    logged = [line["outcome"] for line in logs if line["event"] == "not done"]
+    assert logged == [*["retry"] * (ATTEMPTS - 1), "dead"]
 
 
 async def test_a_deferred_attempt_does_not_count(scene: Scene) -> None:
@@ -155,7 +190,7 @@ async def test_events_that_lose_leases_only_together_are_not_quarantined(scene: 
         for _ in range(3):
             # Its handler succeeds once, so it may share a lease again.
             await scene.settle(Defer.by(NO_WAIT, "fine"), await scene.claim_one("free"))
-    assert [delivery.quarantine() for delivery in await scene.claim("free")] == [None] * 3
+    assert [delivery.outcome_without_running() for delivery in await scene.claim("free")] == [None] * 3
 
 
 async def test_an_event_claimed_too_often_without_an_outcome_ends_dead(scene: Scene) -> None:
@@ -194,7 +229,7 @@ async def _lose_leases_with(scene: Scene, stream: str, poison: object) -> list[l
     while True:
         claimed = await scene.claim(stream)
         held = [delivery for delivery in claimed if delivery.envelope.event_id == poison]
-        if held and held[0].quarantine():
+        if held and held[0].outcome_without_running():
             await scene.settle(Release(), *claimed)
             return lost
         if held:

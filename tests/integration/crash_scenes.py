@@ -48,7 +48,7 @@ class BlockingBus(FilesBus):
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         super().__init__(root, TOPOLOGY, KINDS, disk=disk)
-        self.in_thread = _at_once
+        self.run_in_thread = _at_once
 
 
 async def _at_once(act: Callable[[], T]) -> T:
@@ -208,7 +208,7 @@ async def _damaged(bus: BlockingBus) -> dict[str, Any]:
 
 async def _give_up(bus: BlockingBus, given: Any) -> None:
     with bus.store.exclusive() as plan:
-        plan.give_up(plan.events.stream("free").rows[given["damaged"]], "damaged", "a test")
+        plan.give_up(plan.events.stream("free").rows[given["damaged"]], "damaged", "a test", blocks=True)
         bus.store.commit(plan)
 
 

@@ -336,6 +336,28 @@ async def test_an_effect_that_exceeds_its_deadline_is_reconciled_and_not_repeate
     assert len(sent) == 1
 
 
+async def test_an_effect_that_exceeds_its_deadline_at_its_last_attempt_is_logged_as_unclear(dsn: str) -> None:
+    sent = asyncio.Event()
+
+    async def hang(_attempt: Attempt) -> CallResult:
+        sent.set()
+        await asyncio.Event().wait()
+        return Acked()
+
+    dispatcher = Dispatcher()
+    dispatcher.effect("Call", LocalEffect(hang))
+    limits = Limits()
+    limited = stream("calls", "Call", deadline=timedelta(days=1), retry=calls(attempts=1).retry)
+    async with open_bus(dsn, limited) as bus, at_work(bus, dispatcher, timeout=limits):
+        envelope = call("a")
+        await bus.publish(envelope)
+        await sent.wait()
+        limits.let_pass()
+        await reaches(bus, envelope, "DEAD", "deadline")
+        logged = await rows(bus, "SELECT data FROM kingdom.log WHERE type = 'effect.unclear'")
+    assert [entry["data"]["key"] for entry in logged] == [str(envelope.event_id)]
+
+
 async def _has(bus: PostgresBus, **counts: int) -> bool:
     """Return whether each status has this many calls, and the waiting ones are deferred."""
     found = await rows(

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from kingdom.backends.files import FilesBus, adoption, transaction_plan
+from kingdom.backends.files import FilesBus, adoption
+from kingdom.backends.files import bus as bus_module
 from kingdom.backends.files.tree.layout import file_name, is_temporary_name
 from kingdom.bus import Envelope, Record
 from kingdom.bus.record import Adoption
@@ -235,7 +236,7 @@ async def test_a_pending_event_of_the_bus_can_be_edited(realm: Path) -> None:
 async def test_an_event_whose_file_is_damaged_waits_and_does_not_stop_the_others(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction_plan, "READ_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(bus_module, "_READ_AGAIN_SECONDS", 0.2)
     async with open_queue(realm) as queue:
         queue.drop("evt-1")
         queue.drop("evt-2")
@@ -256,7 +257,7 @@ async def test_an_event_whose_file_is_damaged_waits_and_does_not_stop_the_others
 async def test_an_event_whose_file_is_missing_for_a_moment_is_not_lost(
     realm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction_plan, "READ_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(bus_module, "_READ_AGAIN_SECONDS", 0.2)
     async with open_queue(realm) as queue:
         queue.drop("evt-1")
         await queue.bus.reap()

@@ -85,7 +85,7 @@ async def test_only_a_long_unread_part_of_the_journal_is_read_in_the_thread(
         in_thread.append(True)
         return act()
 
-    bus.in_thread = note_and_act
+    bus.run_in_thread = note_and_act
     assert len(await bus.claim("free", 1, "w")) == 1
     assert in_thread == [True] * needs_thread
     for each in (bus, another):

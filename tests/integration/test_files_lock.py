@@ -146,7 +146,7 @@ async def commit_without_writing_the_files(realm: Path, _: pytest.MonkeyPatch) -
 
 async def start_a_new_segment(realm: Path, _: pytest.MonkeyPatch) -> None:
     async with opened(realm) as other:
-        await other.in_thread(other.store.checkpoint)
+        await other.run_in_thread(other.store.checkpoint)
 
 
 async def remove_an_event(realm: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,8 @@ import os
 import stat
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -179,7 +181,7 @@ async def test_a_bus_that_missed_whole_segments_reads_the_files_again(
         await sleeper.publish(ping(0))
         for number in range(1, 60):
             await busy.publish(ping(number))
-        await busy.in_thread(busy.store.checkpoint)
+        await busy.run_in_thread(busy.store.checkpoint)
         assert len(list((realm / "bus/journal").iterdir())) == 1
         assert await drain(sleeper) == list(range(60))
 
@@ -363,3 +365,24 @@ async def test_a_damaged_list_of_kinds_is_reported(realm: Path) -> None:
     with pytest.raises(Misconfigured, match=r"cannot read .*bus/kinds\.json.*fix it, or remove it"):
         async with opened(realm):
             pass
+
+
+async def test_two_retentions_at_once_may_find_the_same_dedup_keys(
+    realm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = os.scandir
+
+    @contextmanager
+    def scan_while_another_retention_removes(directory: str) -> Iterator[list[os.DirEntry[str]]]:
+        with scan(directory) as found:
+            files = list(found)
+        for file in files:
+            if file.is_file():
+                Path(file.path).unlink()
+        yield files
+
+    async with opened(realm) as bus:
+        async with bus.transaction() as transaction:
+            assert await transaction.once("webhook", "delivery", -DAY)
+        monkeypatch.setattr(os, "scandir", scan_while_another_retention_removes)
+        assert (await FilesOperations(bus).retain(Retention())).dedup_keys_removed == 0

@@ -19,7 +19,7 @@ from kingdom.bootstrap import transfer_of
 from kingdom.bus import Dispatcher, Done, Event, LogEntry, Record, Retry, Transaction
 from kingdom.clock import utc_now
 from kingdom.errors import Permanent, Transient
-from kingdom.storage.archive_file import new_archive, read_header, read_items
+from kingdom.storage.export_file import new_export, read_header, read_items
 from kingdom.storage.transfer import AnyItem, EventItem, ItemCounts, LogEntryItem, Manifest, PauseItem, StoreTransfer
 from tests.contract.backends import BACKENDS, BackendUnderTest
 from tests.contract.scene import HOUR, KINDS, NO_WAIT, TOPOLOGY, Scene, eventually, ping, step
@@ -78,7 +78,7 @@ async def _scene(backend: BackendUnderTest) -> AsyncIterator[Scene]:
 
 async def export(store: StoreTransfer, file: Path) -> Manifest:
     async with store.snapshot() as snapshot:
-        with new_archive(file, store.store, snapshot.manifest, utc_now()) as add:
+        with new_export(file, store.store, snapshot.manifest, utc_now()) as add:
             async for item in snapshot.items:
                 add(item)
     return snapshot.manifest

@@ -304,7 +304,7 @@ CASES = {
     "publish_one_fresh": Case(publishing("stream-0", 1), 200, set()),  # the first insert looks for free pages, later 8
     "publish_ordered": Case(publishing("line", 50), 1500, {ONCE, KEY}),
     "withdraw_known": Case(publish_known_ids, 500, {ONCE, GIVEN}),
-    "promote_fronts": Case(publish_known_ids, 30, {EVENT, LINE_INDEX}),
+    "promote_heads": Case(publish_known_ids, 30, {EVENT, LINE_INDEX}),
     "drop_idle_keys": Case(publish_twice, 20, {KEY, LINE_INDEX}),
     "lock_keys": Case(settling("line", 50, Done()), 60, {KEY}),
     "done": Case(settling("stream-0", 50, Done()), 650, {EVENT, LEASES}),

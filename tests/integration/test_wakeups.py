@@ -67,7 +67,7 @@ async def test_a_publish_without_a_local_worker_includes_its_hints_unless_some_w
     wakeups = PostgresWakeups("ears", _send_nothing, None)
     monkeypatch.setattr("kingdom.backends.postgres.wakeup._COALESCE_SECONDS", NEVER.total_seconds())
     assert wakeups.take_hints({"jobs"}, events=1) == {"jobs"}
-    wakeups.published({"jobs"}, events=1, sent={"jobs"})
+    wakeups.wake_workers({"jobs"}, events=1, sent={"jobs"})
     assert wakeups.take_hints({"jobs"}, events=1) == set()
     monkeypatch.setattr("kingdom.backends.postgres.wakeup._COALESCE_SECONDS", 0)
     assert wakeups.take_hints({"jobs"}, events=1) == {"jobs"}
@@ -90,17 +90,17 @@ async def test_hints_of_earlier_publishes_are_sent_once_and_those_of_later_ones_
     monkeypatch.setattr("kingdom.backends.postgres.wakeup._COALESCE_SECONDS", 0)
     monkeypatch.setattr("kingdom.backends.postgres.wakeup._SEND_ALONE_SECONDS", 0)
     wakeups = PostgresWakeups("ears", send, None)
-    wakeups.published({"jobs"}, events=1)
+    wakeups.wake_workers({"jobs"}, events=1)
     # A publish includes the hints before the task that sends hints has run.
     assert wakeups.take_hints({"jobs"}, events=1) == {"jobs"}
     # Another task commits between the NOTIFY and its answer.
-    wakeups.published({"mails"}, events=1)
-    wakeups.published({"jobs"}, events=1, sent={"jobs"})
+    wakeups.wake_workers({"mails"}, events=1)
+    wakeups.wake_workers({"jobs"}, events=1, sent={"jobs"})
     await wakeups.close()
     assert sent == [["mails"]]
     wakeups.take_hints({"jobs"}, events=1)
-    wakeups.published({"jobs"}, events=1)
-    wakeups.published({"jobs"}, events=1, sent={"jobs"})
+    wakeups.wake_workers({"jobs"}, events=1)
+    wakeups.wake_workers({"jobs"}, events=1, sent={"jobs"})
     await wakeups.close()
     assert sent == [["mails"], ["jobs"]]
 

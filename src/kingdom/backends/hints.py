@@ -26,11 +26,11 @@ class Hints:
         # Keep a hint for which no task waits: a worker may be claiming just now, too early to see the event.
         self._missed |= set(streams).difference(*self._waiting.values())
 
-    def unheard(self, streams: Collection[str]) -> set[str]:
-        """Return the streams for which no task of this process waits, or waited a moment ago."""
-        unheard = set(streams).difference(*self._waiting.values())
+    def without_waiter(self, streams: Collection[str]) -> set[str]:
+        """Return the streams for which no task of this process waits now or has waited a moment ago."""
+        alone = set(streams).difference(*self._waiting.values())
         recent = time.monotonic() - _RECENT_SECONDS
-        return {stream for stream in unheard if self._waited_at.get(stream, -math.inf) < recent}
+        return {stream for stream in alone if self._waited_at.get(stream, -math.inf) < recent}
 
     def notify_all(self) -> None:
         """Wake all waiters, because hints may have been lost."""

@@ -15,7 +15,7 @@ LOST_ALONE_LIMIT = 3
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """One envelope that a worker has claimed. The worker owns it while `token` is the newest token of its `position`.
 
-    `run` lists the positions of the same key that were claimed together. The worker handles them in this order.
+    `same_key` lists the positions of the same key that were claimed together. The worker handles them in this order.
     `crash_count` counts the first lost lease of the event, and each later one that held only this event. An event
     `in_transport` is not in the store: a reaction can settle it, but an effect needs it in the store.
     """
@@ -29,7 +29,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     crash_count: int
     ordered: bool
     published_at: datetime
-    run: tuple[int, ...] = ()
+    same_key: tuple[int, ...] = ()
     cancelled: bool = False
     in_transport: bool = False
 
@@ -49,7 +49,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
         key = self.envelope.partition_key
         return (self.stream, key) if self.ordered and key is not None else None
 
-    def quarantine(self) -> Dead | None:
+    def outcome_without_running(self) -> Dead | None:
         """Return Dead if the event must not run any more, else None."""
         if not self.cancelled and self.crash_count <= LOST_ALONE_LIMIT and self.attempt <= self.max_attempts:
             return None

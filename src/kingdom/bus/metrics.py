@@ -14,8 +14,8 @@ from kingdom.bus.throughput import HandledCounts
 PREFIX = "kingdom"
 
 
-class ManyDurations(Histogram):
-    """A histogram to which many durations are added at once: `observe` takes longer than a short handler."""
+class BatchHistogram(Histogram):
+    """A histogram that takes many durations at once, because a call of `observe` takes longer than a short handler."""
 
     def observe_all(self, seconds: Sequence[float]) -> None:
         """Add durations."""
@@ -38,7 +38,7 @@ class WorkerMetrics:
             ["stream", "result"],
             registry=registry,
         )
-        self._duration = ManyDurations(
+        self._duration = BatchHistogram(
             f"{prefix}_outbox_handler_duration_seconds",
             "Time spent in handlers",
             ["stream", "eventType"],
@@ -54,7 +54,7 @@ class WorkerMetrics:
             registry=registry,
         )
         self._results: dict[tuple[str, type[AnyOutcome]], Counter] = {}
-        self._durations: dict[tuple[str, str], ManyDurations] = {}
+        self._durations: dict[tuple[str, str], BatchHistogram] = {}
         # The moving average of handler durations per stream.
         self.seconds_per_event: dict[str, float] = {}
         self.handled = HandledCounts()

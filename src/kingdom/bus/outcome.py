@@ -52,9 +52,9 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeIn:
+class MoveToStore:
     """The event did not run. Move it from its transport to the store, and deliver it from there."""
 
 
 Outcome = Done | Retry | Defer | Dead
-AnyOutcome = Outcome | Release | TakeIn
+AnyOutcome = Outcome | Release | MoveToStore

@@ -155,9 +155,9 @@ class Transaction(ABC):
                 self.changes.copies[key] = copy
 
     async def settle(self, delivery: Delivery, outcome: AnyOutcome) -> None:
-        """Set the outcome of a delivery. If the outcome is not Done, release the later deliveries of `delivery.run`.
+        """Set the outcome of a delivery. If it is not Done, release the later deliveries in `delivery.same_key`.
 
-        They are events of the same key, which were claimed together with this one and must not overtake it.
+        They were claimed together with this one and must not overtake it.
         """
         self._settle(delivery, outcome)
 
@@ -172,8 +172,8 @@ class Transaction(ABC):
         if isinstance(outcome, Done):
             settlements[position] = Settlement(stream, position, token, key, outcome)
             return
-        settlements[position] = Settlement(stream, position, token, key, _resolve_outcome(stream, delivery, outcome))
-        for later in delivery.run:
+        settlements[position] = Settlement(stream, position, token, key, resolve_outcome(stream, delivery, outcome))
+        for later in delivery.same_key:
             if later > position:
                 settlements[later] = Settlement(stream, later, token, key, Release())
 
@@ -301,7 +301,7 @@ def copies_for_streams(topology: Topology, envelopes: Sequence[Envelope], at: da
     return copies
 
 
-def _resolve_outcome(stream: Stream, delivery: Delivery, outcome: AnyOutcome) -> AnyOutcome:
+def resolve_outcome(stream: Stream, delivery: Delivery, outcome: AnyOutcome) -> AnyOutcome:
     """Set the wait of a Retry, or turn it into Dead if no attempt is left. Make all texts storable."""
     match outcome:
         case Retry(after, code, message) if delivery.attempt < delivery.max_attempts:
@@ -377,8 +377,8 @@ class Bus(ABC):
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
         """Wait until one of the streams may have due events, but no longer than `at_most`.
 
-        A claim that may have left due events ends the wait in progress. If there is none, the next wait ends at once.
-        The same holds for a settlement that made an event due, such as the next event of a key.
+        The wait in progress ends when a claim may have left due events, and when a settlement has made an event due,
+        such as the next event of a key. If no wait is in progress, the next one ends at once.
         """
 
     @abstractmethod

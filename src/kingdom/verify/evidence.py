@@ -169,8 +169,9 @@ class Evidence:
     def is_takeover(self, claim: Claim, process: str) -> bool:
         """Return whether a claim proves that `process` did not own the event any more.
 
-        A process can claim an event of a topic again, or still have one whose partition belongs to another process. The
-        store finds that out before the handler starts, so only a handler in another process is a proof.
+        A claim from a topic proves nothing by itself: the same process may claim the event again, or another process
+        may claim it just before it loses the partition. The store refuses such an event before its handler starts, so
+        only a handler that another process has started is a proof.
         """
         if claim.token not in self._tokens_in_transport:
             return True
@@ -185,12 +186,12 @@ class Evidence:
 
         The requests of the operator can change this status.
         """
-        asked, answered = self._asked.get(event_id), self._answered.get(event_id)
-        if asked is None:
+        request, confirmation = self._requests.get(event_id), self._confirmations.get(event_id)
+        if request is None:
             return _ENDS.get(self.described[event_id]["fate"])
-        if answered is None or answered[0] != _CONFIRMED_BY[asked[0]]:
+        if confirmation is None or confirmation[0] != _CONFIRMED_BY[request[0]]:
             return None
-        match answered:
+        match confirmation:
             case "discarded", _:
                 return "DISCARDED"
             case "redriven", facts:
@@ -204,11 +205,11 @@ class Evidence:
         return event_id in self.described and self.expected(event_id) == "DONE"
 
     @cached_property
-    def _asked(self) -> dict[str, tuple[str, Facts]]:
+    def _requests(self) -> dict[str, tuple[str, Facts]]:
         return {entry.facts["event"]: (entry.what, entry.facts) for entry in self.entries(*_CONFIRMED_BY)}
 
     @cached_property
-    def _answered(self) -> dict[str, tuple[str, Facts]]:
+    def _confirmations(self) -> dict[str, tuple[str, Facts]]:
         return {entry.facts["event"]: (entry.what, entry.facts) for entry in self.entries(*_CONFIRMED_BY.values())}
 
     def ordering_key(self, stream: str, event_id: str) -> tuple[str, str]:

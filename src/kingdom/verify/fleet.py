@@ -102,7 +102,7 @@ class Fleet:
         while not member.retired:
             name = f"{member.slot}.{next(self._incarnations)}"
             config = msgspec.structs.replace(
-                self._template, role=member.role, name=name, seed=self._rng.getrandbits(32)
+                self._template, role=member.role, name=name, seed=self._rng.getrandbits(32), parent=os.getpid()
             )
             await self._spawn(member, config)
             code = await self._configure_and_wait(member, config)

@@ -15,6 +15,7 @@ from kingdom.bootstrap import courier_of, open_bus, trial_store
 from kingdom.bus import Bus, Dispatcher, Worker
 from kingdom.errors import Unavailable
 from kingdom.log_output import configure_logs
+from kingdom.parent_death import ending_with_parent
 from kingdom.verify.calls import register_calls
 from kingdom.verify.history import History
 from kingdom.verify.process_config import ProcessConfig
@@ -91,7 +92,10 @@ async def _work(config: ProcessConfig, bus: Bus, history: History, rng: random.R
 def main() -> None:
     """Read the configuration and run the process."""
     configure_logs(json=True, level=logging.WARNING)
-    asyncio.run(run_process(msgspec.json.decode(sys.stdin.buffer.readline(), type=ProcessConfig)))
+    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=ProcessConfig)
+    # A verification that is killed must leave no process that publishes or works.
+    ending_with_parent(config.parent, signal.SIGKILL)()
+    asyncio.run(run_process(config))
 
 
 if __name__ == "__main__":

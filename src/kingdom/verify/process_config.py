@@ -16,7 +16,8 @@ class ProcessConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of one process. It is sent by standard input, because the URL may contain a password.
 
     `failure_rate` is the probability that a reaction fails by chance. `pause_seconds` is the average pause of a
-    publisher between two transactions. Kafka with the brokers `kafka_servers` carries the streams `carried`.
+    publisher between two transactions. Kafka with the brokers `kafka_servers` carries the streams `carried`. `parent`
+    is the process that has started it.
     """
 
     role: Role
@@ -29,6 +30,7 @@ class ProcessConfig(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float
     failure_rate: float
     pause_seconds: float
+    parent: int = 0
     steady_lease_seconds: float = 0.0
     kafka_servers: str = ""
     carried: tuple[str, ...] = ()

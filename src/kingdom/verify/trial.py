@@ -72,11 +72,11 @@ class TrialPlan:
     A trial lasts at least `seconds`, and until `enough` returns true for the number of faults of each kind. A slow
     machine has fewer faults per second. The default `lease` is the shortest that the store supports. `pause` is
     the average pause of a publisher between two transactions. `poisons` is the number of events per stream that kill
-    their worker. Kafka with the brokers `kafka_servers` carries the streams `carried`, which `couriers` processes send
-    there. `flood` is the number of events in one large transaction at the start. `failure_rate` is the
-    probability that a reaction fails by chance. `patience` limits each wait. The workers finish all events after the
-    trial; if the number of open events reaches no new minimum for the time `drain`, the trial ends with open events.
-    `command` starts a process under test.
+    their worker. Kafka at `kafka_servers` carries the streams `carried`, and `couriers` is the number of processes that
+    send their events there. `flood` is the number of events in one large transaction at the start. `failure_rate` is
+    the probability that a reaction fails by chance. `patience` limits each wait. The workers finish all events after
+    the trial; if the number of open events reaches no new minimum for the time `drain`, the trial ends with open
+    events. `command` starts a process under test.
     """
 
     seconds: float
@@ -151,8 +151,8 @@ class Trial:
         with contextlib.suppress(TimeoutError):
             await self.wait_until(lambda entries: are_ready(entries) or has_failed(entries))
         if not are_ready(read_history(self.directory)):
-            words = "".join(path.read_text() for path in self.directory.glob("*.stderr")).strip()
-            raise Unavailable(f"the processes under test do not start: {words[-500:] or 'they printed no error'}")
+            printed = "".join(path.read_text() for path in self.directory.glob("*.stderr")).strip()
+            raise Unavailable(f"the processes under test do not start: {printed[-500:] or 'they printed no error'}")
         self._began = time.monotonic()
 
     async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> None:
@@ -284,6 +284,7 @@ class Trial:
             while True:
                 with contextlib.suppress(Unavailable):
                     return await read()
+                await asyncio.sleep(_LOOK_EVERY_SECONDS)
 
 
 @asynccontextmanager

@@ -89,14 +89,14 @@ def topology(lease: timedelta, steady_lease: timedelta | None = None, carried: C
     Kafka carries the streams `carried`.
     """
     retry = RetryPolicy(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=500), max_attempts=40)
-    soon_dead = RetryPolicy(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=500), max_attempts=3)
+    few_attempts = RetryPolicy(base=timedelta(milliseconds=50), cap=timedelta(milliseconds=500), max_attempts=3)
     broadcast = frozenset({BROADCAST.name})
     streams = [
         Stream(name=ANY, lease=lease, retry=retry, subscribes=broadcast),
         Stream(name=LINE, lease=lease, retry=retry, subscribes=broadcast, ordered=True, on_dead="skip"),
         Stream(name=BLOCKING, lease=lease, retry=retry, ordered=True, on_dead="block"),
         Stream(name=PAUSED, lease=lease, retry=retry),
-        Stream(name=UNSURE, lease=lease, retry=soon_dead),
+        Stream(name=UNSURE, lease=lease, retry=few_attempts),
         Stream(name=STEADY, lease=steady_lease or lease, retry=retry),
     ]
     return Topology(replace(each, transport="kafka") if each.name in carried else each for each in streams)

@@ -288,7 +288,7 @@ async def test_events_that_are_released_are_delivered_again_from_the_topic(kafka
         delivery = await claim_one(bus)
         async with bus.transaction() as transaction:
             await transaction.settle_all(
-                {each.delivery: Release() for each in bus._batches.find(delivery.run).values()}
+                {each.delivery: Release() for each in bus._batches.find(delivery.same_key).values()}
             )
         async with at_work(bus, counting(), "orders"):
             await until_handled(bus, [0, 1, 2])

@@ -96,10 +96,14 @@ async def test_a_backlog_is_read_without_pauses_while_a_worker_makes_room(
 
 
 @pytest.mark.kafka
+@pytest.mark.parametrize("limit", ["_BUFFERED", "_BUFFERED_BYTES"])
 async def test_reading_pauses_while_the_buffer_is_full_and_continues_afterward(
-    kafka_bus: Open, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
+    kafka_bus: Open, bus: PostgresBus, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     make_buffer_small(monkeypatch)
+    if limit == "_BUFFERED_BYTES":
+        monkeypatch.setattr(topic_reader, "_BUFFERED", 10_000)
+        monkeypatch.setattr(topic_reader, "_BUFFERED_BYTES", 2_000)
     await bus.publish(*(placed(number) for number in range(200)))
     async with kafka_bus() as owner:
         # A claim opens the reader; nothing else takes what it has read.

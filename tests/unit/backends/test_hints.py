@@ -16,7 +16,7 @@ async def test_a_hint_that_arrives_with_a_cancellation_is_kept() -> None:
     hints = Hints()
     waiting = asyncio.create_task(hints.wait(["jobs"], HOUR))
     await asyncio.sleep(0)
-    assert hints.unheard(["jobs"]) == set()
+    assert hints.without_waiter(["jobs"]) == set()
     hints.notify(["jobs"])
     waiting.cancel()
     await asyncio.wait({waiting})
@@ -42,9 +42,9 @@ async def test_a_stream_has_no_listener_unless_a_task_waits_for_it_or_waited_a_m
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hints = Hints()
-    assert hints.unheard(["jobs"]) == {"jobs"}
+    assert hints.without_waiter(["jobs"]) == {"jobs"}
     await hints.wait(["jobs"], timedelta(0))
-    assert hints.unheard(["jobs", "others"]) == {"others"}
+    assert hints.without_waiter(["jobs", "others"]) == {"others"}
     later = time.monotonic() + 1
     monkeypatch.setattr(time, "monotonic", lambda: later)
-    assert hints.unheard(["jobs"]) == {"jobs"}
+    assert hints.without_waiter(["jobs"]) == {"jobs"}

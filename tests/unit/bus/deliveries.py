@@ -24,4 +24,4 @@ def delivery(**fields: Any) -> Delivery:
 def run_of(key: str, *positions: int, **fields: Any) -> list[Delivery]:
     """Return the deliveries of one run of a key."""
     envelope = Envelope(type="Job", partition_key=key)
-    return [delivery(position=p, run=positions, ordered=True, envelope=envelope, **fields) for p in positions]
+    return [delivery(position=p, same_key=positions, ordered=True, envelope=envelope, **fields) for p in positions]

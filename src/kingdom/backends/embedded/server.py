@@ -1,16 +1,14 @@
 """Create, start and stop the PostgreSQL server of a directory."""
 
-import ctypes
 import fcntl
 import os
 import pwd
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -18,6 +16,7 @@ from typing import IO, Any
 from kingdom.backends.embedded.programs import PostgresPrograms, programs_for, reachable_programs, serving_account
 from kingdom.backends.embedded.server_directory import PORT, ROLE, SOCKET_NAME, ServerDirectory, open_lock, try_lock
 from kingdom.errors import Unavailable
+from kingdom.parent_death import ending_with_parent
 
 _NEW_PREFIX = "new-"
 _SOCKET_PREFIX = "kingdom-postgres-"
@@ -26,7 +25,6 @@ _CREATE_SECONDS, _START_SECONDS, _STOP_SECONDS, _QUIT_SECONDS = 120.0, 120.0, 30
 _SLEEP_SECONDS = 0.02
 # An error message quotes this many characters from the end of the log.
 _LOG_TAIL = 1500
-_PR_SET_PDEATHSIG = 1
 # The first settings in postgresql.conf, which the user may edit. All other settings have the defaults of PostgreSQL.
 _SETTINGS = {"timezone": "UTC", "log_timezone": "UTC", "log_checkpoints": "off"}
 
@@ -100,7 +98,7 @@ class EmbeddedServer:
             check=False,
             timeout=_CREATE_SECONDS,
             cwd=new,
-            preexec_fn=_die_with_parent(),
+            preexec_fn=_shutting_down_with_parent(),
             **self._as_account(),
         )
         if done.returncode:
@@ -165,7 +163,7 @@ class EmbeddedServer:
                 stderr=log,
                 cwd=self._directory.data,
                 pass_fds=[lock.fileno()],
-                preexec_fn=_die_with_parent(),  # noqa: PLW1509 - the keeper has one thread
+                preexec_fn=_shutting_down_with_parent(),  # noqa: PLW1509 - the keeper has one thread
                 **self._as_account(),
             )
 
@@ -230,19 +228,8 @@ class EmbeddedServer:
             return log.read().decode(errors="replace").strip()[-_LOG_TAIL:]
 
 
-def _die_with_parent() -> Any:
-    """Return a function that makes a child shut down when its parent dies, or None if the system cannot do that."""
-    if sys.platform != "linux":
-        return None
-    library, parent = ctypes.CDLL(None), os.getpid()
-
-    def before_exec() -> None:
-        library.prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
-        # The parent may have died before this call.
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return before_exec
+def _shutting_down_with_parent() -> Callable[[], None]:
+    return ending_with_parent(os.getpid(), signal.SIGINT)
 
 
 def _sync(folder: Path) -> None:

@@ -36,7 +36,8 @@ _DEFAULT_IDLE_LIMIT = timedelta(seconds=30)
 # How long the bus waits for a missing or damaged file. Editors replace a file quickly; people need longer to fix one.
 _MISSING_SECONDS = 10.0
 _DAMAGED_SECONDS = 60.0
-# How often an unreadable file is read again.
+# How often a missing or damaged file is read again, and how often one that the system cannot read.
+_READ_AGAIN_SECONDS = 2.0
 _UNREADABLE_SECONDS = 10.0
 _log = structlog.get_logger(__name__)
 
@@ -68,15 +69,15 @@ class FilesBus(Bus):
         self._key_locks = KeyLocks(idle_limit)
         # One thread is enough, because only one thread can hold the lock. The event loop does not wait for syncs.
         self._thread = DiskThread("kingdom-files")
-        self.in_thread = self._thread.run
+        self.run_in_thread = self._thread.run
         self._adopter = Adopter(self.store, topology)
         self._adopting: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Lock()
         self._wakeups = FileWakeups(self.store.layout, self._adopt_soon, self._adopter.directories)
 
     async def __aenter__(self) -> Self:
-        await self.in_thread(lambda: self.store.open(create=self._create))
-        await self.in_thread(self._adopter.create_directories)
+        await self.run_in_thread(lambda: self.store.open(create=self._create))
+        await self.run_in_thread(self._adopter.create_directories)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -92,7 +93,7 @@ class FilesBus(Bus):
                 await asyncio.gather(*self._adopting, return_exceptions=True)
             finally:
                 try:
-                    await self.in_thread(self.store.close)
+                    await self.run_in_thread(self.store.close)
                 finally:
                     self._thread.stop()
 
@@ -102,17 +103,17 @@ class FilesBus(Bus):
     ) -> AsyncIterator[FilesTransaction]:
         """Open a transaction; see `Bus.transaction`. A check of the leases is cheap here, so it is never delayed."""
         del optimistic
-        transaction = FilesTransaction(self.store, self.topology, self.kinds, self._key_locks, self.in_thread)
+        transaction = FilesTransaction(self.store, self.topology, self.kinds, self._key_locks, self.run_in_thread)
         try:
             await transaction.hold(hold)
             yield transaction
             await transaction.apply()
         finally:
             transaction.end()
-        self._wakeups.published({copy.stream.name for copy in transaction.changes.copies.values()})
+        self._wakeups.wake_workers({copy.stream.name for copy in transaction.changes.copies.values()})
         # The next event of a key may be due now, or the same event again.
         settled = transaction.changes.settlements.values()
-        self._wakeups.left_due(
+        self._wakeups.wake_own_workers(
             {each.stream.name for each in settled if each.ordering_key or not isinstance(each.outcome, Done)}
         )
         transaction.run_after_commit()
@@ -124,9 +125,9 @@ class FilesBus(Bus):
             # If no other process holds the store, claiming here is faster than switching to the thread.
             claimed = self._claim(declared, limit, worker, wait=False)
         except StoreBusy:
-            claimed = await self.in_thread(lambda: self._claim(declared, limit, worker, wait=True))
+            claimed = await self.run_in_thread(lambda: self._claim(declared, limit, worker, wait=True))
         if claimed:
-            self._wakeups.left_due({stream})
+            self._wakeups.wake_own_workers({stream})
         return claimed
 
     def renew(self, leases: Mapping[int, timedelta]) -> LeaseRenewal:
@@ -145,10 +146,10 @@ class FilesBus(Bus):
 
     async def reap(self) -> int:
         """Requeue the events of expired leases, and adopt dropped files; see `Bus.reap`."""
-        events, streams = await self.in_thread(self._reap)
+        events, streams = await self.run_in_thread(self._reap)
         if self._adopter.directories:
-            streams |= await self.in_thread(self._adopter.adopt)
-        self._wakeups.published(streams)
+            streams |= await self.run_in_thread(self._adopter.adopt)
+        self._wakeups.wake_workers(streams)
         return events
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
@@ -157,7 +158,7 @@ class FilesBus(Bus):
 
     def nudge(self, streams: Collection[str]) -> None:
         """Wake the workers of these streams."""
-        self._wakeups.published(streams)
+        self._wakeups.wake_workers(streams)
 
     def lease_until(self, lease: Lease) -> datetime:
         """Return when a lease ends according to its file."""
@@ -169,7 +170,7 @@ class FilesBus(Bus):
 
         async def adopt() -> None:
             try:
-                self._wakeups.published(await self.in_thread(lambda: self._adopter.adopt(paths)))
+                self._wakeups.wake_workers(await self.run_in_thread(lambda: self._adopter.adopt(paths)))
             except KingdomError as error:
                 _log.warning("dropped files are not adopted yet; the next scan tries again", error=str(error))
 
@@ -228,13 +229,13 @@ class FilesBus(Bus):
 
     def _handle_missing(self, plan: TransactionPlan, row: EventRow) -> None:
         reason = f"its file is missing: put it back within {_MISSING_SECONDS:g} s, or the event counts as withdrawn"
-        if plan.postpone(row, MISSING, reason) > _MISSING_SECONDS:
+        if plan.postpone(row, MISSING, reason, again=_READ_AGAIN_SECONDS) > _MISSING_SECONDS:
             plan.withdraw(row)
             self._log_event(plan, "event.withdrawn", row, "its file was removed")
 
     def _handle_damaged(self, plan: TransactionPlan, row: EventRow, reason: str) -> None:
-        if plan.postpone(row, DAMAGED, reason) > _DAMAGED_SECONDS:
-            plan.give_up(row, DAMAGED, reason)
+        if plan.postpone(row, DAMAGED, reason, again=_READ_AGAIN_SECONDS) > _DAMAGED_SECONDS:
+            plan.give_up(row, DAMAGED, reason, blocks=self.topology.stream(row.stream).on_dead == "block")
             self._log_event(plan, "event.damaged", row, reason)
 
     def _handle_unreadable(self, plan: TransactionPlan, row: EventRow, reason: str) -> None:
@@ -270,12 +271,12 @@ class FilesBus(Bus):
 
 
 def _deliveries(rows: Sequence[EventRow], envelopes: Mapping[int, Envelope]) -> list[Delivery]:
-    runs: dict[Any, list[int]] = {}
+    same_key: dict[Any, list[int]] = {}
     rows = sorted(rows, key=lambda row: row.position)
     for row in rows:
         if row.key is not None:
-            runs.setdefault(row.key, []).append(row.position)
-    tuples = {key: tuple(positions) for key, positions in runs.items()}
+            same_key.setdefault(row.key, []).append(row.position)
+    tuples = {key: tuple(positions) for key, positions in same_key.items()}
     return [
         Delivery(
             stream=row.stream,
@@ -287,7 +288,7 @@ def _deliveries(rows: Sequence[EventRow], envelopes: Mapping[int, Envelope]) -> 
             crash_count=row.crash_count,
             ordered=row.key is not None,
             published_at=to_datetime(row.created_at),
-            run=tuples.get(row.key, ()),
+            same_key=tuples.get(row.key, ()),
             cancelled=row.cancel_requested,
         )
         for row in rows

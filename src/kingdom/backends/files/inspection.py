@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from kingdom.backends.files.journal.entry import Lease
 from kingdom.backends.files.system.disk import read_file
 from kingdom.backends.files.system.processes import has_ended, holders_of
+from kingdom.backends.files.tree.file_formats import decode_lease
 from kingdom.backends.files.tree.layout import STATUS_DIRECTORIES, StoreLayout
 
 # How long to wait until the store is free. Writers normally hold it for milliseconds.
@@ -76,7 +76,7 @@ def _orphans(folder: Path) -> Iterator[tuple[str, str]]:
     for file in sorted(folder.glob("*.json")):
         # The lease may end meanwhile. The store itself reports unreadable lease files.
         with suppress(OSError, msgspec.DecodeError):
-            lease = msgspec.json.decode(read_file(str(file)), type=Lease)
+            lease = decode_lease(read_file(str(file)))
             if has_ended(lease.process):
                 yield lease.stream, lease.process.partition(":")[0]
 

@@ -44,7 +44,7 @@ class FilesOperations(Operations):
 
     async def stats(self) -> list[StreamStats]:
         """See `Operations.stats`."""
-        return await self._bus.in_thread(self._stats)
+        return await self._bus.run_in_thread(self._stats)
 
     def _stats(self) -> list[StreamStats]:
         with self._store.exclusive() as plan:
@@ -146,7 +146,7 @@ class FilesOperations(Operations):
 
     async def dead_letters(self, which: DeadFilter, limit: int) -> list[DeadLetter]:
         """See `Operations.dead_letters`."""
-        return await self._bus.in_thread(lambda: self._dead_letters(which, limit))
+        return await self._bus.run_in_thread(lambda: self._dead_letters(which, limit))
 
     def _dead_letters(self, which: DeadFilter, limit: int) -> list[DeadLetter]:
         with self._store.exclusive():
@@ -251,7 +251,7 @@ class FilesOperations(Operations):
                 last = self._store.events.log_sequence
                 return LogCursor(self._store.journal.end, last) if last else LogCursor()
 
-        return await self._bus.in_thread(end)
+        return await self._bus.run_in_thread(end)
 
     async def keeps_log_after(self, cursor: LogCursor) -> bool:
         """See `Operations.keeps_log_after`."""
@@ -284,7 +284,7 @@ class FilesOperations(Operations):
     ) -> list[UUID]:
         """Change each of these events that is still DEAD. Each change is a separate journal entry."""
         changed = []
-        for row in await self._bus.in_thread(lambda: self._dead_rows(positions)):
+        for row in await self._bus.run_in_thread(lambda: self._dead_rows(positions)):
 
             def act_on(plan: TransactionPlan, row: EventRow = row) -> None:
                 known = plan.events.stream(row.stream).rows.get(row.position)
@@ -317,7 +317,7 @@ class FilesOperations(Operations):
                 self._store.commit(plan)
                 return answer
 
-        return await self._bus.in_thread(change)
+        return await self._bus.run_in_thread(change)
 
     def _refuse_unreadable(self, row: EventRow) -> None:
         if self._store.tree.read_body(row) is None:

@@ -49,7 +49,7 @@ def _drop_keys(store: Store) -> int:
         now = time.time()
         with os.scandir(directory) as found:
             # Check modification times first, because opening a million files takes long.
-            keys = (e.path for e in found if e.is_file(follow_symlinks=False) and e.stat().st_mtime < now)
+            keys = (each.path for each in found if each.is_file(follow_symlinks=False) and _stamped(each) < now)
             expired = [path for path in keys if _expires(store, scope, path) < now]
         for start in range(0, len(expired), _BATCH):
             with store.exclusive() as plan:
@@ -57,6 +57,14 @@ def _drop_keys(store: Store) -> int:
                     if _expires(store, scope, path) < plan.now:
                         dropped += store.disk.unlink(path)
     return dropped
+
+
+def _stamped(file: os.DirEntry[str]) -> float:
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:
+        # Another process has removed this key.
+        return math.inf
 
 
 def _expires(store: Store, scope: str, path: str) -> float:

@@ -33,8 +33,6 @@ from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry
 from kingdom.bus.port import EventCopy, Settlement
 from kingdom.bus.stream import Stream
 
-# How long to wait before reading an unusable file again. Editors replace a file faster than this.
-READ_AGAIN_SECONDS = 2.0
 FILE_PROBLEMS = frozenset({MISSING, DAMAGED, UNREADABLE})
 
 
@@ -271,8 +269,8 @@ class TransactionPlan:
         self._put(row)
         self.entry.bodies[row.position] = body
 
-    def postpone(self, row: EventRow, code: str, reason: str, *, again: float = READ_AGAIN_SECONDS) -> float:
-        """Let an event with an unusable file wait. Return how many seconds it has waited so far."""
+    def postpone(self, row: EventRow, code: str, reason: str, *, again: float) -> float:
+        """Read an unusable file again after `again` seconds. Return how many seconds its event has waited so far."""
         row = self._copy_row(row.stream, row.position)
         # The wait began at `last_attempt_at`. An event that was unreadable when its stream was loaded already has an
         # error code, but no `last_attempt_at`.
@@ -284,11 +282,13 @@ class TransactionPlan:
         self._put(row, keeps_file=True)
         return self.now - row.last_attempt_at
 
-    def give_up(self, row: EventRow, code: str, reason: str) -> None:
+    def give_up(self, row: EventRow, code: str, reason: str, *, blocks: bool) -> None:
         """End an event with a damaged file as DEAD, and do not change the content of the file."""
         row = self._copy_row(row.stream, row.position)
-        self._mark_dead(row, code, reason, blocks=row.key is not None)
+        self._mark_dead(row, code, reason, blocks=blocks and row.key is not None)
         self.unchanged_files.add(row.position)
+        if row.key is not None:
+            self.promote_head(row.stream, row.key)
 
     def withdraw(self, row: EventRow) -> None:
         """Remove an event whose file a person has removed."""

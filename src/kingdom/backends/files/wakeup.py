@@ -37,7 +37,7 @@ class FileWakeups:
         self._watcher: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
 
-    def published(self, streams: Collection[str]) -> None:
+    def wake_workers(self, streams: Collection[str]) -> None:
         """Wake the workers of this process now, and those of other processes within milliseconds."""
         self._hints.notify(streams)
         now = time.time()
@@ -52,7 +52,7 @@ class FileWakeups:
                 # Without the hint, other processes find the event at their next poll.
                 _log.debug("wake-up not sent", stream=stream, error=str(error))
 
-    def left_due(self, streams: Collection[str]) -> None:
+    def wake_own_workers(self, streams: Collection[str]) -> None:
         """Let the next wait for these streams end at once, because a claim or a settlement may have left due events."""
         if streams:
             self._hints.notify(streams)

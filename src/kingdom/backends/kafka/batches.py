@@ -76,7 +76,7 @@ class OpenBatches:
         for each in removed:
             offsets[each.partition] += each.offsets
         for partition, settled in offsets.items():
-            partition.taken = partition.taken.settle(settled)
+            partition.ownership = partition.ownership.settle(settled)
         for reader in {each.reader for each in removed}:
             reader.settle((each.partition, each.offsets[-1][0]) for each in removed if each.reader is reader)
 

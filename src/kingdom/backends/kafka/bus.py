@@ -10,20 +10,20 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import msgspec
 from confluent_kafka import Message
 
 from kingdom.backends.kafka.batches import OpenBatches, OpenDelivery
 from kingdom.backends.kafka.brokers import Brokers
-from kingdom.backends.kafka.inbox import Inbox, in_sql
+from kingdom.backends.kafka.inbox import Inbox, to_multirange
 from kingdom.backends.kafka.messages import ReceivedEvent, read_event
 from kingdom.backends.kafka.topic_reader import OwnedPartition, TopicReader
 from kingdom.backends.kafka.transaction import KafkaTransaction
 from kingdom.backends.postgres.bus import PostgresBus
 from kingdom.backends.postgres.connection import Connection
+from kingdom.backends.postgres.rows import with_same_key
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.outcome import AnyOutcome, Dead, TakeIn
+from kingdom.bus.outcome import AnyOutcome, Dead, MoveToStore
 from kingdom.bus.port import LeaseRenewal
 from kingdom.bus.stream import Stream, Topology
 
@@ -80,7 +80,7 @@ class KafkaBus(PostgresBus):
                 self._outbox_empty_until.pop(copy.stream.name, None)
             if transaction.settled or transaction.returned:
                 # A partition gives nothing more until everything that was taken from it is settled or returned.
-                self._wakeups.left_due({name for name, reader in self._readers.items() if reader.has_messages})
+                self._wakeups.wake_own_workers({name for name, reader in self._readers.items() if reader.has_messages})
 
     async def claim(self, stream: str, limit: int, worker: str) -> list[Delivery]:
         """Claim events from the outbox or from the topic of the stream, in turns; see `Bus.claim`."""
@@ -94,7 +94,7 @@ class KafkaBus(PostgresBus):
         if time.monotonic() >= self._outbox_empty_until.get(stream, 0.0):
             if deliveries := await super().claim(stream, limit, worker):
                 self._topic_is_next.add(stream)
-                self._wakeups.left_due({stream})
+                self._wakeups.wake_own_workers({stream})
                 return deliveries
             self._outbox_empty_until[stream] = time.monotonic() + _OUTBOX_SECONDS
         return await self._claim_from_topic(declared, limit)
@@ -110,7 +110,7 @@ class KafkaBus(PostgresBus):
         # Without a new event, no settlement would find out that the server has lost earlier ones.
         for stream, reader in list(self._readers.items()):
             if owned := {each.number: each for each in reader.partitions}:
-                known = [in_sql(each.taken.handled) for each in owned.values()]
+                known = [to_multirange(each.ownership.handled) for each in owned.values()]
                 parameters = {"stream": stream, "topic": reader.topic, "partitions": list(owned), "known": known}
                 for row in (await self._execute("partitions_set_back", parameters)).dicts():
                     owned[row["partition"]].is_lost = True
@@ -136,12 +136,12 @@ class KafkaBus(PostgresBus):
         opened = self._deliveries(stream, reader, received, begun["token"])
         self._batches.add(opened.values(), begun["token"], stream.lease)
         try:
-            deliveries = await self._take_in(opened, frozenset(begun["busy"]))
+            deliveries = await self._move_to_store(opened, frozenset(begun["busy"]))
         except BaseException:
             self._batches.give_back(opened)
             raise
         if reader.has_messages:
-            self._wakeups.left_due({stream.name})
+            self._wakeups.wake_own_workers({stream.name})
         return deliveries
 
     def _deliveries(
@@ -151,7 +151,7 @@ class KafkaBus(PostgresBus):
         received: Sequence[tuple[OwnedPartition, Message, ReceivedEvent]],
         token: int,
     ) -> dict[int, OpenDelivery]:
-        """Return the open deliveries by position. Creating each with its run is cheaper than adding the run later."""
+        """Return the open deliveries by position. Creating each with `same_key` is cheaper than adding it later."""
         fresh: dict[int, tuple[OwnedPartition, Message, ReceivedEvent, tuple[tuple[int, int], ...]]] = {}
         positions: dict[str, list[int]] = defaultdict(list)
         for owned, message, event in received:
@@ -165,7 +165,7 @@ class KafkaBus(PostgresBus):
             fresh[position] = (owned, message, event, covered)
             if (key := _key(stream, event)) is not None:
                 positions[key].append(position)
-        runs = {key: tuple(run) for key, run in positions.items()}
+        same_key = {key: tuple(of_key) for key, of_key in positions.items()}
         opened: dict[int, OpenDelivery] = {}
         for position, (owned, message, event, covered) in fresh.items():
             key = _key(stream, event)
@@ -179,13 +179,13 @@ class KafkaBus(PostgresBus):
                 crash_count=0,
                 ordered=stream.ordered,
                 published_at=event.published_at,
-                run=() if key is None else runs[key],
+                same_key=() if key is None else same_key[key],
                 in_transport=True,
             )
             opened[position] = OpenDelivery(delivery, reader, owned, message, covered, event)
         return opened
 
-    async def _take_in(self, opened: Mapping[int, OpenDelivery], busy: frozenset[str]) -> list[Delivery]:
+    async def _move_to_store(self, opened: Mapping[int, OpenDelivery], busy: frozenset[str]) -> list[Delivery]:
         """Move the events that cannot run from the topic into the outbox, and return the deliveries of the others.
 
         A delayed event behind events of its key that run now returns to the topic, with the later events of its key. In
@@ -201,8 +201,8 @@ class KafkaBus(PostgresBus):
             elif key and (key in behind or (key in running and each.event.not_before)):
                 behind.add(key)
                 returned.append(delivery.position)
-            elif each.event.not_before or key in waiting or each.partition.taken.takeovers >= _TAKEOVERS_MAX:
-                outcomes[delivery] = TakeIn()
+            elif each.event.not_before or key in waiting or each.partition.ownership.takeovers >= _TAKEOVERS_MAX:
+                outcomes[delivery] = MoveToStore()
                 waiting |= {key} if key else set()
             else:
                 rest.append(delivery)
@@ -211,22 +211,11 @@ class KafkaBus(PostgresBus):
         if outcomes:
             async with self.transaction() as transaction:
                 await transaction.settle_all(outcomes)
-        return rest if len(rest) == len(opened) else self._in_runs(rest)
-
-    def _in_runs(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Return deliveries whose `run` has the positions of all deliveries of the same key, in order."""
-        runs: dict[tuple[str, str], list[int]] = {}
-        for delivery in deliveries:
-            if delivery.ordering_key:
-                runs.setdefault(delivery.ordering_key, []).append(delivery.position)
-        return [
-            msgspec.structs.replace(each, run=tuple(runs[each.ordering_key])) if each.ordering_key else each
-            for each in deliveries
-        ]
+        return rest if len(rest) == len(opened) else with_same_key(rest)
 
     def _open_reader(self, stream: Stream) -> TopicReader:
         topic = stream.source.name if stream.source else self._brokers.topic(stream.name)
-        on_messages = partial(self._wakeups.left_due, {stream.name})
+        on_messages = partial(self._wakeups.wake_own_workers, {stream.name})
         inbox, group = Inbox(self, stream.name), self._brokers.topic(stream.name)
         reader = self._readers[stream.name] = TopicReader(
             self._brokers, topic, group, inbox, on_messages, creates_topic=stream.source is None

@@ -11,7 +11,7 @@ Ranges = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class TakenPartition:
+class PartitionOwnership:
     """A partition of which this process is the owner under `epoch`. The offsets in `handled` are settled already."""
 
     epoch: int
@@ -28,7 +28,7 @@ class TakenPartition:
         # The ranges are in order, so a new offset needs one comparison.
         return offset < self.handled[-1][1] and any(start <= offset < end for start, end in self.handled)
 
-    def settle(self, offsets: Ranges) -> "TakenPartition":
+    def settle(self, offsets: Ranges) -> "PartitionOwnership":
         """Return the partition after a transaction that has settled events at these offsets."""
         handled: list[tuple[int, int]] = []
         for start, end in sorted([*self.handled, *offsets]):
@@ -39,13 +39,13 @@ class TakenPartition:
         return replace(self, handled=tuple(handled), takeovers=0)
 
 
-def in_sql(offsets: Iterable[tuple[int, int]]) -> str:
+def to_multirange(offsets: Iterable[tuple[int, int]]) -> str:
     """Return ranges of offsets as the text of a multirange."""
     return "{" + ",".join(f"[{start},{end})" for start, end in offsets) + "}"
 
 
 def settlement(
-    stream: str, topic: str, partitions: Mapping[int, TakenPartition], offsets: Mapping[int, Ranges]
+    stream: str, topic: str, partitions: Mapping[int, PartitionOwnership], offsets: Mapping[int, Ranges]
 ) -> dict[str, Any]:
     """Return the parameters of the statement that records offsets by partition as handled."""
     numbers = sorted(partitions)
@@ -54,8 +54,8 @@ def settlement(
         "topic": topic,
         "partitions": numbers,
         "epochs": [partitions[number].epoch for number in numbers],
-        "known": [in_sql(partitions[number].handled) for number in numbers],
-        "offsets": [in_sql(offsets[number]) for number in numbers],
+        "known": [to_multirange(partitions[number].handled) for number in numbers],
+        "offsets": [to_multirange(offsets[number]) for number in numbers],
     }
 
 
@@ -66,16 +66,16 @@ class Inbox:
         self._bus = bus
         self._stream = stream
 
-    async def take_partition(self, topic: str, number: int, first: int) -> TakenPartition:
+    async def take_partition(self, topic: str, number: int, first: int) -> PartitionOwnership:
         """Become the owner of a partition. If it was never read, start at the offset `first`."""
         parameters = {"stream": self._stream, "topic": topic, "partition": number, "first": first}
         with translate_errors():
             async with self._bus.responsive_connection() as connection:
                 ((row,),) = await connection.fetch((self._bus.queries["take_partition"], parameters))
-        return TakenPartition(row["epoch"], tuple(zip(row["starts"], row["ends"], strict=True)), row["takeovers"])
+        return PartitionOwnership(row["epoch"], tuple(zip(row["starts"], row["ends"], strict=True)), row["takeovers"])
 
     async def settle(
-        self, topic: str, partitions: Mapping[int, TakenPartition], offsets: Mapping[int, Ranges]
+        self, topic: str, partitions: Mapping[int, PartitionOwnership], offsets: Mapping[int, Ranges]
     ) -> frozenset[int]:
         """Record offsets by partition as handled, and return the partitions. One that has another owner is missing."""
         call = (self._bus.queries["settle_partitions"], settlement(self._stream, topic, partitions, offsets))

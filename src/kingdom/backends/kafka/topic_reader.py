@@ -13,12 +13,14 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kingdom.backends.kafka.brokers import Brokers
-from kingdom.backends.kafka.inbox import Inbox, Ranges, TakenPartition
+from kingdom.backends.kafka.inbox import Inbox, PartitionOwnership, Ranges
 from kingdom.errors import KingdomError, Unavailable
 from kingdom.failure_log import log_failure
 
 # How many messages are fetched ahead of the worker: enough for the time that the client needs to fetch after a pause.
 _BUFFERED = 4000
+# How many bytes their values may have together. A single message may have several megabytes.
+_BUFFERED_BYTES = 64 << 20
 _FETCHED_AT_ONCE = 500
 _POLL_SECONDS = 0.2
 # How long a full buffer waits for workers before reading pauses.
@@ -38,8 +40,10 @@ class OwnedPartition:
     """A partition that this process reads. `messages` wait for a worker; a worker has those at the offsets `open`."""
 
     number: int
-    taken: TakenPartition
+    ownership: PartitionOwnership
     messages: deque[Message] = field(default_factory=deque)
+    # The length of their values.
+    buffered_bytes: int = 0
     open: set[int] = field(default_factory=set)
     # The offsets since the last delivery that no delivery covers yet, such as those of transaction markers.
     uncovered: list[tuple[int, int]] = field(default_factory=list)
@@ -58,9 +62,9 @@ class OwnedPartition:
     def cover(self, offset: int) -> tuple[tuple[int, int], ...] | None:
         """Return the offsets that are handled with the message at an offset, or None if it is handled already."""
         if offset > self.next_offset:
-            self.uncovered += _without(self.next_offset, offset, self.taken.handled)
+            self.uncovered += _without(self.next_offset, offset, self.ownership.handled)
         self.next_offset = max(self.next_offset, offset + 1)
-        if self.taken.is_handled(offset):
+        if self.ownership.is_handled(offset):
             return None
         covered, self.uncovered = (*self.uncovered, (offset, offset + 1)), []
         return covered
@@ -69,11 +73,11 @@ class OwnedPartition:
         """Return the offsets before the end that no delivery will cover, if the partition is idle."""
         if self.messages or self.open or self.is_lost or now < self.ended_at + _IDLE_SECONDS:
             return ()
-        return (*self.uncovered, *_without(self.next_offset, self.end, self.taken.handled))
+        return (*self.uncovered, *_without(self.next_offset, self.end, self.ownership.handled))
 
     def skip(self, rest: Ranges) -> None:
         """Continue at the end, because the rest before it is settled."""
-        self.taken = self.taken.settle(rest)
+        self.ownership = self.ownership.settle(rest)
         self.uncovered, self.next_offset = [], max(self.next_offset, self.end)
 
 
@@ -142,6 +146,7 @@ class TopicReader:
                 share = max(2 * limit // len(idle), 1)
                 while partition.messages and share and len(taken) < limit:
                     message = partition.messages.popleft()
+                    partition.buffered_bytes -= len(message)
                     partition.open.add(_offset(message))
                     taken.append((partition, message))
                     share -= 1
@@ -155,6 +160,7 @@ class TopicReader:
             for partition, message in sorted(messages, key=lambda each: -_offset(each[1])):
                 partition.open.discard(_offset(message))
                 partition.messages.appendleft(message)
+                partition.buffered_bytes += len(message)
 
     def settle(self, messages: Iterable[tuple[OwnedPartition, int]]) -> None:
         """Forget messages that are settled, by their offsets."""
@@ -236,6 +242,7 @@ class TopicReader:
                 # A message of a partition that was revoked meanwhile belongs to another process.
                 if partition := self._partitions.get(message.partition() or 0):
                     partition.messages.append(message)
+                    partition.buffered_bytes += len(message)
         return bool(messages)
 
     def _limit_buffer(self) -> None:
@@ -252,7 +259,9 @@ class TopicReader:
         self._paused = is_full
 
     def _is_full(self) -> bool:
-        return sum(len(each.messages) for each in self._partitions.values()) >= _BUFFERED
+        partitions = self._partitions.values()
+        has_many = sum(len(each.messages) for each in partitions) >= _BUFFERED
+        return has_many or sum(each.buffered_bytes for each in partitions) >= _BUFFERED_BYTES
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for each in partitions:
@@ -293,7 +302,7 @@ class TopicReader:
         idle = [self._partitions[number] for number in rests]
         for each in idle:
             each.ended_at = now
-        settling = self._inbox.settle(self.topic, {each.number: each.taken for each in idle}, rests)
+        settling = self._inbox.settle(self.topic, {each.number: each.ownership for each in idle}, rests)
         try:
             settled = self._wait_for(asyncio.run_coroutine_threadsafe(settling, self._loop))
         except KingdomError as error:

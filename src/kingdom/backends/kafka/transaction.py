@@ -9,7 +9,7 @@ from kingdom.backends.kafka.inbox import settlement
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.backends.postgres.writing import outcome_statement
 from kingdom.bus.delivery import Delivery
-from kingdom.bus.outcome import Done, Release, TakeIn
+from kingdom.bus.outcome import Done, MoveToStore, Release
 from kingdom.bus.port import EventCopy, Settlement
 from kingdom.errors import LeaseLost
 
@@ -25,7 +25,7 @@ class KafkaTransaction(PostgresTransaction):
     # The positions that the transaction has settled, and those that it returns to their topic.
     settled: frozenset[int] = frozenset()
     returned: frozenset[int] = frozenset()
-    _taken_in: Mapping[tuple[str, int], list[tuple[EventCopy, Settlement]]] = {}
+    _moved: Mapping[tuple[str, int], list[tuple[EventCopy, Settlement]]] = {}
 
     async def hold(self, deliveries: Sequence[Delivery], *, optimistic: bool = False) -> None:
         """Lock what the deliveries belong to: leases, or partitions of topics. Partitions are always locked at once."""
@@ -35,7 +35,7 @@ class KafkaTransaction(PostgresTransaction):
         found = self.batches.find([each.position for each in deliveries])
         owned: set[tuple[str, int]] = set()
         for (stream, topic), places in _by_topic(found).items():
-            epochs = {each.partition.number: each.partition.taken.epoch for each in places}
+            epochs = {each.partition.number: each.partition.ownership.epoch for each in places}
             parameters = {
                 "stream": stream,
                 "topic": topic,
@@ -62,7 +62,7 @@ class KafkaTransaction(PostgresTransaction):
         self.returned = _returned(mine)
         self.settled = frozenset(mine) - self.returned
         await self._record_offsets([places[position] for position in self.settled])
-        taken_in: dict[tuple[str, int], list[tuple[EventCopy, Settlement]]] = defaultdict(list)
+        moved: dict[tuple[str, int], list[tuple[EventCopy, Settlement]]] = defaultdict(list)
         for position in sorted(self.settled):
             settled, place = mine[position], places[position]
             if not isinstance(settled.outcome, Done):
@@ -70,14 +70,14 @@ class KafkaTransaction(PostgresTransaction):
                     replace(settled.stream, transport=None), place.delivery.envelope, place.event.not_before
                 )
                 self.enqueue([copy])
-                if not isinstance(settled.outcome, Release | TakeIn):
-                    taken_in[settled.stream.name, settled.token].append((copy, settled))
-        self._taken_in = taken_in
+                if not isinstance(settled.outcome, Release | MoveToStore):
+                    moved[settled.stream.name, settled.token].append((copy, settled))
+        self._moved = moved
         await super()._apply()
 
     async def _record_offsets(self, places: Sequence[OpenDelivery]) -> None:
         for (stream, topic), group in _by_topic({each.delivery.position: each for each in places}).items():
-            partitions = {each.partition.number: each.partition.taken for each in group}
+            partitions = {each.partition.number: each.partition.ownership for each in group}
             offsets: dict[int, list[tuple[int, int]]] = defaultdict(list)
             for each in group:
                 offsets[each.partition.number] += each.offsets
@@ -91,19 +91,19 @@ class KafkaTransaction(PostgresTransaction):
     async def _complete(self) -> None:
         """Settle the events that ran and are now first in the outbox, as if they had been claimed from there."""
         refused = {id(copy) for copy in self.changes.duplicates}
-        for (stream, token), pairs in self._taken_in.items():
+        for (stream, token), pairs in self._moved.items():
             new = {copy.envelope.event_id: settled for copy, settled in pairs if id(copy) not in refused}
             if not new:
                 continue
             parameters = {"stream": stream, "event_ids": list(new), "token": token}
-            for row in await self._lock("claim_taken_in", parameters):
+            for row in await self._lock("claim_moved", parameters):
                 settled = new[row["event_id"]]
                 in_outbox = Settlement(settled.stream, row["id"], token, settled.ordering_key, settled.outcome)
                 sql, values, check = outcome_statement(self._queries, in_outbox)
                 (found,) = await self._run((sql, values))
                 if check:
                     check(found)
-            await self._lock("end_taken_in", {"token": token})
+            await self._lock("end_move", {"token": token})
 
 
 def _returned(settlements: Mapping[int, Settlement]) -> frozenset[int]:

@@ -34,7 +34,7 @@ from kingdom.backends.postgres.rows import (
 )
 from kingdom.backends.postgres.transaction import PostgresTransaction
 from kingdom.backends.postgres.wakeup import PostgresWakeups
-from kingdom.backends.postgres.writing import only_statement
+from kingdom.backends.postgres.writing import single_publish_statement
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.envelope import Envelope
 from kingdom.bus.log import LOST_TRANSACTIONS, LogEntry
@@ -178,8 +178,8 @@ class PostgresBus(Bus):
             await self.pool.take_back(connection)
         self._leases.settle(transaction.changes.settlements.values())
         copies = transaction.changes.copies.values()
-        self._wakeups.published({hint_of(copy) for copy in copies}, events=len(copies))
-        self._wakeups.left_due(transaction.streams_with_due)
+        self._wakeups.wake_workers({hint_of(copy) for copy in copies}, events=len(copies))
+        self._wakeups.wake_own_workers(transaction.streams_with_due)
         transaction.run_after_commit()
 
     def _new_transaction(self, connection: Connection) -> PostgresTransaction:
@@ -191,7 +191,7 @@ class PostgresBus(Bus):
     async def publish(self, *envelopes: Envelope, at: datetime | None = None) -> tuple[EventCopy, ...]:
         """Publish envelopes; see `Bus.publish`. If one statement is enough, it runs without a transaction."""
         copies = copies_for_streams(self.topology, envelopes, at)
-        if not self._through_pgbouncer and (only := only_statement(copies)):
+        if not self._through_pgbouncer and (only := single_publish_statement(copies)):
             name, parameters = only
             if await self._publish_alone(name, parameters, copies):
                 return ()
@@ -213,7 +213,7 @@ class PostgresBus(Bus):
                 await self._execute_alone(*calls)
             except (DivisionByZero, UniqueViolation):
                 return False
-        self._wakeups.published(streams, events=len(copies), sent=hints)
+        self._wakeups.wake_workers(streams, events=len(copies), sent=hints)
         return True
 
     @asynccontextmanager
@@ -257,14 +257,14 @@ class PostgresBus(Bus):
             raise
         deliveries, due = read_deliveries(stream, rows)
         now = time.monotonic()
-        runs = len({d.ordering_key or d.position for d in deliveries}) if declared.ordered else len(deliveries)
+        keys = len({d.ordering_key or d.position for d in deliveries}) if declared.ordered else len(deliveries)
         has_suspect = bool(deliveries) and deliveries[0].suspect
-        full = has_suspect or len(rows) >= limit or (declared.ordered and runs >= heads)
+        full = has_suspect or len(rows) >= limit or (declared.ordered and keys >= heads)
         pace.record_claim(due, full=full, bound=bound, took=now - started, now=now)
         if full:
-            self._wakeups.left_due({stream})
+            self._wakeups.wake_own_workers({stream})
         if declared.ordered and not has_suspect:
-            pace.record_runs(runs=runs, events=len(deliveries), limit=limit)
+            pace.record_keys(keys=keys, events=len(deliveries), limit=limit)
         if deliveries:
             token = deliveries[0].token
             self._leases.hold(token, {d.position for d in deliveries})
@@ -297,7 +297,7 @@ class PostgresBus(Bus):
             while True:
                 (row,) = (await self._execute("reap", {"low": self._reap_from})).dicts()
                 total += int(row["events"])
-                self._wakeups.published(row["streams"])
+                self._wakeups.wake_workers(row["streams"])
                 if not row["leases"]:
                     break
             ((self._reap_from,),) = (await self._execute("lowest_lease", {"low": self._reap_from})).tuples()
@@ -310,7 +310,7 @@ class PostgresBus(Bus):
         (repaired,) = (await self._execute("repair_clock", {})).dicts()
         if repaired["events"]:
             _log.warning("the clock of the server was set back; waits start again", events=repaired["events"])
-        self._wakeups.published({*(orphans["streams"] or ()), *(repaired["streams"] or ())})
+        self._wakeups.wake_workers({*(orphans["streams"] or ()), *(repaired["streams"] or ())})
         return int(orphans["events"])
 
     async def wait(self, streams: Collection[str], at_most: timedelta) -> None:
@@ -320,7 +320,7 @@ class PostgresBus(Bus):
     def nudge(self, streams: Collection[str]) -> None:
         """Wake the workers of these streams, and their courier. Call it after committing a joined transaction."""
         is_carried = not set(self.topology.carried()).isdisjoint(streams)
-        self._wakeups.published({*streams, COURIER_HINT} if is_carried else streams)
+        self._wakeups.wake_workers({*streams, COURIER_HINT} if is_carried else streams)
 
     async def _execute(self, name: str, parameters: Mapping[str, Any], *, raise_tokens: bool = False) -> Rows:
         async with self.responsive_connection() as connection:

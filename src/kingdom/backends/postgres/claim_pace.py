@@ -1,6 +1,6 @@
 """Decide where the next claim of a stream starts in the index, and how many keys it takes. This module does no I/O.
 
-A claim of an ordered stream takes a run of events from each of several keys. The first event of a run is its head.
+A claim of an ordered stream takes some events from each of several keys. The first event of a key is its head.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class ClaimPace:
         return self._latest_due if self._was_full else self._latest_due - _BEHIND
 
     def heads(self, limit: int) -> int:
-        """Return the number of keys that an ordered claim takes: few if their runs are long, more if they are short."""
+        """Return the number of keys that an ordered claim takes: few if each has many events, else more."""
         if self._heads is None:
             self._heads = max(limit // _HEADS_SHARE, 1)
         return min(self._heads, limit)
@@ -50,10 +50,10 @@ class ClaimPace:
             self._latest_due = max(due)
         self._was_full = full
 
-    def record_runs(self, *, runs: int, events: int, limit: int) -> None:
-        """Set the number of heads for the next claim, depending on the number and length of the runs of this claim."""
+    def record_keys(self, *, keys: int, events: int, limit: int) -> None:
+        """Set the number of heads for the next claim, depending on how many keys and events this claim has taken."""
         heads, fewest = self.heads(limit), max(limit // _HEADS_SHARE, 1)
         if events >= limit:
             self._heads = max(fewest, heads - max(heads // _HEADS_SHARE, 1))
-        elif runs >= heads:
+        elif keys >= heads:
             self._heads = min(limit, heads * 2)

@@ -15,10 +15,12 @@ _CONFLICTS = (
     errors.UniqueViolation,
     errors.LockNotAvailable,
 )
-# SQLSTATE classes of temporary errors: connection, resources, system.
-_LOST_CLASSES = frozenset({"08", "53", "58"})
+# The SQLSTATE class of a lost connection.
+_CONNECTION_CLASS = "08"
+# SQLSTATE classes of other temporary errors: resources, system.
+_UNUSABLE_CLASSES = frozenset({"53", "58"})
 # SQLSTATE codes of a server that shuts down, starts, has ended this session, or is read-only.
-_LOST_STATES = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04", "25006"})
+_UNUSABLE_STATES = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04", "25006"})
 # The SQLSTATE class of a server limit, such as the size of an index entry. A later attempt would fail as well.
 _LIMIT_CLASS = "54"
 
@@ -46,13 +48,15 @@ def _translate(error: psycopg.Error) -> KingdomError | None:
     state = error.sqlstate or ""
     primary = error.diag.message_primary or str(error)
     of_driver = psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError
-    unreachable = not state and isinstance(error, of_driver)
+    unreachable = state[:2] == _CONNECTION_CLASS or (not state and isinstance(error, of_driver))
     # The partition of a day was created while this statement wrote a row of that day to the default partition.
     misplaced = isinstance(error, errors.CheckViolation) and "partition constraint" in primary
     if misplaced or isinstance(error, _CONFLICTS):
         return Conflict(f"another transaction was faster: {error}")
-    if unreachable or state in _LOST_STATES or state[:2] in _LOST_CLASSES:
+    if unreachable:
         return Unavailable(f"the database does not answer: {error}")
+    if state in _UNUSABLE_STATES or state[:2] in _UNUSABLE_CLASSES:
+        return Unavailable(f"the database cannot be used now: {error}")
     if isinstance(error, psycopg.DataError) or state[:2] == _LIMIT_CLASS:
         return MalformedEvent(f"PostgreSQL cannot store this value: {error}")
     if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName | errors.UndefinedColumn):

@@ -170,8 +170,10 @@ class PostgresOperations(Operations):
                 announced = {row["writer"]: row["announced"] for row in rows if row["writer"]}
                 horizon.observe(LogWriters(rows[0]["server"], rows[0]["seq"], announced))
             known = horizon.sequence
-            if known is not None and (horizon.is_current or attempt >= _HORIZON_LOOKS or known > (needed or known)):
-                return known
+            if known is not None:
+                is_enough = needed is not None and known > needed
+                if is_enough or horizon.is_current or attempt >= _HORIZON_LOOKS:
+                    return known
             if time.monotonic() > deadline:
                 break
             await asyncio.sleep(_HORIZON_PAUSE)

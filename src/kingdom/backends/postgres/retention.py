@@ -57,9 +57,9 @@ async def retain(bus: PostgresBus, retention: Retention) -> RetentionReport:
 
 async def _unsent_age(bus: PostgresBus, connection: Connection) -> timedelta:
     """Return an age above that of every event that waits for the courier."""
-    row = await (await connection.execute(bus.queries["courier_lag"])).fetchone()
+    (row,) = await (await connection.execute(bus.queries["courier_lag"])).fetchall()
     # courier_lag looks at the transaction that began first. Another unsent event may have been published earlier.
-    return timedelta(seconds=row["seconds"]) + timedelta(days=1) if row else timedelta.max
+    return timedelta(seconds=row["seconds"]) + timedelta(days=1)
 
 
 async def _repeat_until_none(remove: Callable[[], Awaitable[int]]) -> int:

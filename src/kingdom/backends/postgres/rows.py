@@ -270,7 +270,7 @@ def read_envelope(row: dict[str, Any], stream: str) -> Envelope:
 def read_deliveries(stream: str, rows: Iterable[tuple[Any, ...]]) -> tuple[list[Delivery], list[datetime]]:
     """Return claimed rows as deliveries in the order of their positions, and their due times.
 
-    The rows have the columns of the fragment `delivery_columns`. In an ordered stream, `Delivery.run` lists the
+    The rows have the columns of the fragment `delivery_columns`. In an ordered stream, `Delivery.same_key` lists the
     positions of all these deliveries that have the same key.
     """
     deliveries, due = [], []
@@ -309,10 +309,11 @@ def read_deliveries(stream: str, rows: Iterable[tuple[Any, ...]]) -> tuple[list[
         )
         if due_at:
             due.append(due_at)
-    return _with_runs(deliveries), due
+    return with_same_key(deliveries), due
 
 
-def _with_runs(deliveries: list[Delivery]) -> list[Delivery]:
+def with_same_key(deliveries: list[Delivery]) -> list[Delivery]:
+    """Return deliveries that list the positions of all deliveries of the same key, in order."""
     positions_of: dict[tuple[str, str], list[int]] = {}
     for delivery in deliveries:
         if delivery.ordered and delivery.ordering_key:
@@ -320,7 +321,7 @@ def _with_runs(deliveries: list[Delivery]) -> list[Delivery]:
     if not positions_of:
         return deliveries
     tuples = {key: tuple(positions) for key, positions in positions_of.items()}
-    return [msgspec.structs.replace(d, run=tuples[d.ordering_key]) if d.ordering_key else d for d in deliveries]
+    return [msgspec.structs.replace(d, same_key=tuples[d.ordering_key]) if d.ordering_key else d for d in deliveries]
 
 
 def search_name(query: RecordQuery, kinds: Mapping[str, RecordKind]) -> str:

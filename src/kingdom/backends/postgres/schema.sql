@@ -38,8 +38,8 @@ CREATE INDEX outbox_line ON kingdom.outbox_event (stream, partition_key, id)
  WHERE CASE WHEN ordered THEN processed_at IS NULL END;
 CREATE INDEX outbox_dead ON kingdom.outbox_event (stream, id) WHERE processed_at IS NOT NULL;
 
--- A token is a number of this sequence with 11 random low bits. The numbers stay above the clock, which counts 1,024
--- per second. So a server that has lost transactions assigns no token again, and no token below a lost one. A token has
+-- A token is a number of this sequence with 11 random low bits. The numbers stay above the time since 1970 in units of
+-- 1/1,024 s. So a server that has lost transactions assigns no token again, and no token below a lost one. A token has
 -- at most 53 bits, because it may be sent as a number in JSON.
 CREATE SEQUENCE kingdom.outbox_lease_number;
 
@@ -57,7 +57,7 @@ CREATE TABLE kingdom.outbox_lease (
 ALTER SEQUENCE kingdom.outbox_lease_number OWNED BY kingdom.outbox_lease.token;
 
 -- A row exists while its key has open events or is blocked by a DEAD event. `rewind` is the lowest redriven event that
--- waits for the end of the run in flight.
+-- waits until no event of the key is in flight. `turn` is 0 until an operator locks the row for the first time.
 CREATE TABLE kingdom.outbox_key (
     stream        text   NOT NULL,
     partition_key text COLLATE "C" NOT NULL,

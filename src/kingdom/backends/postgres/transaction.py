@@ -294,7 +294,7 @@ class PostgresTransaction(Transaction):
         heads = [copies[row["n"]] for row in withdrawn if row["was_head"]]
         if heads:
             streams, keys = [c.stream.name for c in heads], [c.envelope.partition_key for c in heads]
-            await self._run((self._queries["promote_fronts"], {"streams": streams, "keys": keys}))
+            await self._run((self._queries["promote_heads"], {"streams": streams, "keys": keys}))
 
     async def _drop_idle_keys(self) -> None:
         """Delete the key rows that a publish of duplicates has created."""

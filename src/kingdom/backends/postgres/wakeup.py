@@ -1,8 +1,8 @@
 """Send and receive wake-ups by NOTIFY. A lost wake-up only costs time.
 
 A commit with a NOTIFY waits for all other such commits of the server. So a wake-up has a transaction of its own, which
-does not wait for the disk. If the last one is not too recent, it goes out in the round trip of the publish, which costs
-less and is earlier.
+does not wait for the disk. A publish sends its wake-up in its own round trip, which is cheaper and earlier, unless
+another wake-up went out a moment ago.
 """
 
 import asyncio
@@ -43,17 +43,18 @@ class PostgresWakeups:
     def take_hints(self, streams: Collection[str], *, events: int) -> set[str]:
         """Return the streams for which the caller must send a hint, in the round trip that publishes to them.
 
-        These hints count as sent from now on. If another publish commits before the round trip, its hints are sent too.
+        These hints count as sent from now on, so a hint that another publish has left for the same stream is not sent
+        again.
         """
         now = time.monotonic()
         if now - self._sent_at < _COALESCE_SECONDS:
             return set()
-        if taken := self._needing_others(streams, events):
+        if taken := self._streams_to_announce(streams, events):
             self._sent_at = now
             self._unsent -= taken
         return taken
 
-    def published(
+    def wake_workers(
         self, streams: Collection[str], *, events: int | None = None, sent: Collection[str] = frozenset()
     ) -> None:
         """Wake the workers of this process now, and those of other processes within milliseconds.
@@ -62,19 +63,19 @@ class PostgresWakeups:
         """
         if not streams:
             return
-        self._unsent |= self._needing_others(streams, events).difference(sent)
+        self._unsent |= self._streams_to_announce(streams, events).difference(sent)
         self._hints.notify(streams)
         if self._unsent and (self._sender is None or self._sender.done()):
             self._sender = asyncio.create_task(self._send_soon(), name="kingdom-notify")
 
-    def _needing_others(self, streams: Collection[str], events: int | None) -> set[str]:
+    def _streams_to_announce(self, streams: Collection[str], events: int | None) -> set[str]:
         """Return the streams whose workers in other processes should wake up.
 
         A single event needs no other process if a worker of this process waits for it, or waited a moment ago.
         """
-        return self._hints.unheard(streams) if events == 1 else set(streams)
+        return self._hints.without_waiter(streams) if events == 1 else set(streams)
 
-    def left_due(self, streams: Collection[str]) -> None:
+    def wake_own_workers(self, streams: Collection[str]) -> None:
         """Let the next wait for these streams end at once, because a claim or a settlement may have left due events."""
         if streams:
             self._hints.notify(streams)

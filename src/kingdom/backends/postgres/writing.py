@@ -36,7 +36,7 @@ _T = TypeVar("_T", Delivery, Settlement)
 COPIES_PER_STATEMENT = 500
 
 
-def only_statement(copies: Sequence[EventCopy]) -> tuple[str, Mapping[str, Any]] | None:
+def single_publish_statement(copies: Sequence[EventCopy]) -> tuple[str, Mapping[str, Any]] | None:
     """Return the name and the parameters of the statement that publishes all copies, if one is enough."""
     if any(copy.envelope.event_id_given for copy in copies):
         return None

@@ -61,7 +61,7 @@ class _LedgerDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The document of a ledger record.
 
     `awaiting` means that the target accepted the call, and that an event will close the effect. `concluded` means that
-    the consequences of the result are written.
+    the consequences of the result are written, and `closed` that `close_effect` has recorded the result.
     """
 
     # Documents of an earlier version have no key.
@@ -72,13 +72,15 @@ class _LedgerDocument(msgspec.Struct, frozen=True, kw_only=True):
     response: dict[str, Any] | None = None
     awaiting: bool = False
     concluded: bool = False
+    closed: bool = False
     # The events that share this effect, except those with the outcome Done.
     events: tuple[str, ...] = ()
 
 
-def second_id(target: str, key: str) -> str:
-    """Return the record id of an effect whose key another target already uses."""
-    return f"{quote(target, safe='')}:{key}"
+def possible_ids(target: str, key: str) -> list[str]:
+    """Return the ids that the record of an effect can have. It gets the first one that no other effect has."""
+    prefix = f"{quote(target, safe='')}:"
+    return [key, f"{prefix}{key}", f"{prefix}{prefix}{key}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +95,12 @@ class Ledger:
 
     @classmethod
     def open(
-        cls, key: str, target: str, request: Mapping[str, Any], owner: str, *, key_is_taken: bool = False
+        cls, key: str, target: str, request: Mapping[str, Any], owner: str, *, record_id: str | None = None
     ) -> "Ledger":
-        """Return the ledger of a new effect. Its record id is the key, unless another target already uses this id."""
+        """Return the ledger of a new effect. By default, its record id is the key."""
         first = LedgerAttempt(number=1, identifier=str(new_event_id()), state="PREPARED", fence=0)
         document = _LedgerDocument(key=key, target=target, request=dict(request), attempts=(first,))
-        record_id = second_id(target, key) if key_is_taken else key
-        return cls(Record(kind=EFFECTS.name, id=record_id, state="PREPARED", indexed={"owner": owner}), document)
+        return cls(Record(kind=EFFECTS.name, id=record_id or key, state="PREPARED", indexed={"owner": owner}), document)
 
     @classmethod
     def read(cls, record: Record) -> "Ledger":
@@ -121,6 +122,10 @@ class Ledger:
         """Return whether workers have nothing left to do: the call is ACKED and concluded, or waits for an event."""
         return self.document.awaiting or (self.latest.state == "ACKED" and self.document.concluded)
 
+    def is_finished_for(self, event_id: UUID) -> bool:
+        """Return whether an event has nothing left to do. After a rejection, only another event makes a new attempt."""
+        return self.finished or (self.document.closed and str(event_id) in self.document.events)
+
     @property
     def unconcluded_result(self) -> Acked | Rejected | None:
         """Return the recorded result if its consequences are not written yet, else None."""
@@ -132,11 +137,16 @@ class Ledger:
 
     def reopen(self, request: Mapping[str, Any]) -> "Ledger":
         """Start a new attempt after the target rejected the call. A redriven event may have another request."""
-        return self._change(request=dict(request), concluded=False, response=None)._add_attempt(Idempotency.NOTHING)
+        reopened = self._change(request=dict(request), concluded=False, closed=False, response=None)
+        return reopened._add_attempt(Idempotency.NOTHING)
 
     def conclude(self) -> "Ledger":
         """Record that all consequences of the result are written."""
         return self._change(concluded=True)
+
+    def close(self, result: Acked | Rejected) -> "Ledger":
+        """Record the result of a call that its target had accepted. Its consequences need no `conclude`."""
+        return self.record_result(result)._change(concluded=True, closed=True)
 
     def add_event(self, event_id: UUID) -> "Ledger":
         """Record that an event shares this effect. The ledger is kept as long as the event can be delivered."""

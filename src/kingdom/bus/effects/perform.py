@@ -1,7 +1,7 @@
 """Perform an effect: record the attempt, send the call, record the result. Before sending again, ask for proof."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from kingdom.bus.effects.effect import (
     Unknown,
     make_storable,
 )
-from kingdom.bus.effects.ledger import EFFECTS, Ledger, second_id
+from kingdom.bus.effects.ledger import EFFECTS, Ledger, possible_ids
 from kingdom.bus.effects.target_limiter import TargetLimiters
 from kingdom.bus.event import Event
 from kingdom.bus.log import LogEntry
@@ -41,12 +41,13 @@ async def perform(
     bus: Bus, effect: Effect[Any], delivery: Delivery, event: Event[Any], limiters: TargetLimiters
 ) -> Outcome:
     """Handle one delivery of an effect: settle it, and return the outcome."""
-    return await _EffectStep(bus, effect, delivery, event, limiters).run()
+    return await _EffectHandler(bus, effect, delivery, event, limiters).run()
 
 
 async def find_ledger(transaction: Transaction, target: str, key: str) -> Ledger | None:
     """Return the ledger of an effect on a target, or None if it was never tried."""
-    return _find_for_target(target, await _read_ledgers(transaction, target, key))
+    ledgers = await _read_ledgers(transaction, target, key)
+    return _find_own(target, key, ledgers.values())
 
 
 async def close_effect(transaction: Transaction, target: str, key: str, result: Acked | Rejected) -> bool:
@@ -56,8 +57,21 @@ async def close_effect(transaction: Transaction, target: str, key: str, result: 
         raise NotFound(f"no effect on the target {target!r} has the key {key!r}")
     if ledger.record.state in EFFECTS.final:
         return False
-    await transaction.put(ledger.record_result(make_storable(result)).conclude().record)
+    await transaction.put(ledger.close(make_storable(result)).record)
     return True
+
+
+async def log_open_call(
+    transaction: Transaction, effect: Effect[Any], delivery: Delivery, receive: Callable[[Delivery], Event[Any]]
+) -> None:
+    """Log that an event ends DEAD while it is not known whether its call was made: a person must look at the target."""
+    try:
+        key = effect.key(receive(delivery))
+    except Exception:  # noqa: BLE001 - without a key, no call was made
+        return
+    ledger = await find_ledger(transaction, effect.target.name, key)
+    if ledger and ledger.must_reconcile and not ledger.finished:
+        await transaction.append(_unclear_entry(ledger, ledger.latest.note or "the call was sent without an answer"))
 
 
 def require_held(transaction: Transaction, delivery: Delivery) -> None:
@@ -67,7 +81,7 @@ def require_held(transaction: Transaction, delivery: Delivery) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _EffectStep:
+class _EffectHandler:
     """Handles one delivery of an effect."""
 
     bus: Bus
@@ -79,9 +93,11 @@ class _EffectStep:
     async def run(self) -> Outcome:
         """Send the call if needed, settle the delivery, and return its outcome."""
         key = self.effect.key(self.event)
-        ledger = loaded = await self._load(key)
-        if ledger.finished:
+        event_id = self.event.envelope.event_id
+        known_ledger = await self._load(key)
+        if known_ledger.is_finished_for(event_id):
             return await self._settle(Done())
+        ledger = loaded = known_ledger.add_event(event_id)
         if known := ledger.unconcluded_result:
             return await self._conclude(ledger, known)
         if ledger.latest.state == "REJECTED":
@@ -110,11 +126,12 @@ class _EffectStep:
         target = self.effect.target.name
         async with self.bus.transaction() as transaction:
             known = await _read_ledgers(transaction, target, key)
-        ledger = _find_for_target(target, known)
-        if ledger is None:
-            owner, taken = self.event.envelope.owner_id, bool(known)
-            ledger = Ledger.open(key, target, self.effect.request(self.event), owner, key_is_taken=taken)
-        return ledger.add_event(self.event.envelope.event_id)
+        if ledger := _find_own(target, key, known.values()):
+            return ledger
+        ids = possible_ids(target, key)
+        # If other effects have all these ids, the commit fails, because the record exists.
+        free = next((each for each in ids if each not in known), ids[-1])
+        return Ledger.open(key, target, self.effect.request(self.event), self.event.envelope.owner_id, record_id=free)
 
     async def _reconcile(self, ledger: Ledger) -> Ledger | Outcome:
         """Find out whether a call without a recorded result took effect.
@@ -211,21 +228,25 @@ class _EffectStep:
             await transaction.put(ledger.record_result(Unknown(reason)).record)
             if self.delivery.attempt >= self.delivery.max_attempts:
                 outcome = Dead(reason, "effect_unclear")
-                data = {"key": ledger.key, "target": ledger.document.target, "reason": reason}
-                await transaction.append(LogEntry(type="effect.unclear", actor=_ACTOR, data=data))
+                await transaction.append(_unclear_entry(ledger, reason))
             await transaction.settle(self.delivery, outcome)
         return outcome
 
 
-async def _read_ledgers(transaction: Transaction, target: str, key: str) -> list[Ledger]:
-    """Return the ledgers under the two ids that an effect can have. The first id may belong to another target."""
-    ids = [(EFFECTS.name, key), (EFFECTS.name, second_id(target, key))]
-    await transaction.read_ahead(ids)
-    return [Ledger.read(record) for each in ids if (record := await transaction.get(*each))]
+async def _read_ledgers(transaction: Transaction, target: str, key: str) -> dict[str, Ledger]:
+    """Return the ledgers under the ids that an effect can have. Some of them may belong to other effects."""
+    ids = possible_ids(target, key)
+    await transaction.read_ahead([(EFFECTS.name, each) for each in ids])
+    return {each: Ledger.read(record) for each in ids if (record := await transaction.get(EFFECTS.name, each))}
 
 
-def _find_for_target(target: str, ledgers: Sequence[Ledger]) -> Ledger | None:
-    return next((ledger for ledger in ledgers if ledger.document.target == target), None)
+def _find_own(target: str, key: str, ledgers: Iterable[Ledger]) -> Ledger | None:
+    return next((each for each in ledgers if (each.document.target, each.key) == (target, key)), None)
+
+
+def _unclear_entry(ledger: Ledger, reason: str) -> LogEntry:
+    data = {"key": ledger.key, "target": ledger.document.target, "reason": reason}
+    return LogEntry(type="effect.unclear", actor=_ACTOR, data=data)
 
 
 def _outcome_of(result: Accepted | Throttled) -> Outcome:

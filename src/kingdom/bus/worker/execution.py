@@ -5,7 +5,7 @@ Several reactions share one transaction. Effects run one by one.
 
 import asyncio
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, contextmanager
@@ -17,11 +17,11 @@ import structlog
 from kingdom.bus.cancellation import fail_if_stray
 from kingdom.bus.delivery import Delivery
 from kingdom.bus.effects.effect import Effect
-from kingdom.bus.effects.perform import perform, require_held
+from kingdom.bus.effects.perform import log_open_call, perform, require_held
 from kingdom.bus.effects.target_limiter import TargetLimiters
 from kingdom.bus.envelope import current_cause
-from kingdom.bus.outcome import AnyOutcome, Dead, Defer, Done, Outcome, Release, Retry, TakeIn
-from kingdom.bus.port import Bus, Transaction
+from kingdom.bus.outcome import AnyOutcome, Dead, Defer, Done, MoveToStore, Outcome, Release, Retry
+from kingdom.bus.port import Bus, Transaction, resolve_outcome
 from kingdom.bus.telemetry import handler_spans
 from kingdom.bus.worker.dispatcher import Dispatcher, HandlerRoute
 from kingdom.bus.worker.unit import Unit
@@ -111,7 +111,7 @@ class Execution:
             except LeaseLost as lost:
                 if not self._drop_lost(unit, lost.positions) and len(group) == 1:
                     # Another run would end in the same way. When the lease has ended, they are delivered again.
-                    self._drop_lost(unit, {group[0].position, *group[0].run})
+                    self._drop_lost(unit, {group[0].position, *group[0].same_key})
             except Unavailable as error:
                 _log.warning("store unavailable, deliveries wait", deliveries=len(unit.open), error=str(error))
                 await asyncio.sleep(pause)
@@ -126,7 +126,9 @@ class Execution:
         """Return the open deliveries of a unit to their stream, without counting the attempt."""
         if unit.open and not unit.lost:
             try:
-                await self._settle_all(unit, dict.fromkeys(unit.open.values(), Release()))
+                async with self._bus.transaction() as transaction:
+                    await transaction.settle_all(dict.fromkeys(unit.open.values(), Release()))
+                unit.open.clear()
             except (LeaseLost, Transient) as error:
                 _log.warning("deliveries not released, they return when their lease ends", error=str(error))
 
@@ -200,7 +202,7 @@ class Execution:
         outcome = await self._rerun_on_conflict(unit, delivery)
         self._record_settled(unit, {delivery: outcome})
 
-    async def _rerun_on_conflict(self, unit: Unit, delivery: Delivery) -> Outcome | TakeIn:
+    async def _rerun_on_conflict(self, unit: Unit, delivery: Delivery) -> Outcome | MoveToStore:
         for _ in range(_CONFLICTS_MAX - 1):
             try:
                 return await self._run_alone(unit, delivery)
@@ -209,15 +211,15 @@ class Execution:
         try:
             return await self._run_alone(unit, delivery)
         except Conflict as conflict:
-            failure = self._failure(delivery, conflict)
-            await self._settle_all(unit, {delivery: failure})
-            return failure
+            return await self._settle_alone(unit, delivery, self._failure(delivery, conflict))
 
-    async def _run_alone(self, unit: Unit, delivery: Delivery) -> Outcome | TakeIn:
+    async def _run_alone(self, unit: Unit, delivery: Delivery) -> Outcome | MoveToStore:
         route = self._allowed_route(unit, delivery, self._dispatcher.route(delivery))
         if isinstance(route, HandlerRoute) and isinstance(route.handler, Effect):
             return await self._perform(unit, delivery, route, route.handler)
-        outcome: Outcome | TakeIn
+        if isinstance(route, Dead):
+            return await self._settle_alone(unit, delivery, route)
+        outcome: Outcome | MoveToStore
         try:
             with _handler_failures():
                 async with self._bus.transaction(hold=[delivery]) as transaction:
@@ -226,8 +228,7 @@ class Execution:
                         outcome = await self._outcome_of(delivery, route, transaction)
                     await transaction.settle(delivery, outcome)
         except _HandlerFailed as failed:
-            outcome = self._failure(delivery, failed.error)
-            await self._settle_all(unit, {delivery: outcome})
+            return await self._settle_alone(unit, delivery, self._failure(delivery, failed.error))
         return outcome
 
     async def _react_in_group(
@@ -250,8 +251,8 @@ class Execution:
             unit.running = None
 
     async def _outcome_of(
-        self, delivery: Delivery, route: "HandlerRoute[Any] | Outcome | TakeIn", transaction: Transaction
-    ) -> Outcome | TakeIn:
+        self, delivery: Delivery, route: "HandlerRoute[Any] | Outcome | MoveToStore", transaction: Transaction
+    ) -> Outcome | MoveToStore:
         return await self._react(delivery, route, transaction) if isinstance(route, HandlerRoute) else route
 
     async def _react(self, delivery: Delivery, route: HandlerRoute[Any], transaction: Transaction) -> Outcome:
@@ -276,22 +277,20 @@ class Execution:
                     with self._open_span(delivery):
                         return await perform(self._bus, effect, delivery, route.receive(delivery), self._limiters)
         except _HandlerFailed as failed:
-            failure = self._failure(delivery, failed.error)
-            await self._settle_all(unit, {delivery: failure})
-            return failure
+            return await self._settle_alone(unit, delivery, self._failure(delivery, failed.error))
         finally:
             current_cause.reset(cause)
 
     def _allowed_route(
         self, unit: Unit, delivery: Delivery, route: "HandlerRoute[Any] | Defer"
-    ) -> "HandlerRoute[Any] | Outcome | TakeIn":
+    ) -> "HandlerRoute[Any] | Outcome | MoveToStore":
         """Return the handler of a delivery, or its outcome if the delivery must not run."""
         if delivery.in_transport and isinstance(route, HandlerRoute) and isinstance(route.handler, Effect):
-            return TakeIn()
+            return MoveToStore()
         if delivery.position in unit.cancelled:
             return Dead("cancelled by an operator while it ran", "cancelled")
-        if quarantined := delivery.quarantine():
-            return quarantined
+        if outcome := delivery.outcome_without_running():
+            return outcome
         if isinstance(route, Defer):
             self._metrics.count_no_handler(delivery)
             _log.warning("no handler", reason=route.reason, **delivery.envelope.log_fields())
@@ -337,27 +336,33 @@ class Execution:
             took = time.monotonic() - started
             self._metrics.record_handled(delivery.stream, delivery.envelope.type, [took])
 
-    async def _settle_all(self, unit: Unit, outcomes: dict[Delivery, AnyOutcome]) -> None:
+    async def _settle_alone(self, unit: Unit, delivery: Delivery, outcome: Outcome) -> Outcome:
+        """Settle an event in a transaction of its own. If it dies with an open call, log that."""
         async with self._bus.transaction() as transaction:
-            await transaction.settle_all(outcomes)
-        for delivery in outcomes:
-            unit.open.pop(delivery.position, None)
+            await transaction.settle(delivery, outcome)
+            route, stored = self._dispatcher.route(delivery), transaction.changes.settlements[delivery.position].outcome
+            if isinstance(stored, Dead) and isinstance(route, HandlerRoute) and isinstance(route.handler, Effect):
+                await log_open_call(transaction, route.handler, delivery, route.receive)
+        unit.open.pop(delivery.position, None)
+        return outcome
 
     def _record_settled(self, unit: Unit, outcomes: Mapping[Delivery, AnyOutcome]) -> None:
-        for outcome_type, count in Counter(map(type, outcomes.values())).items():
-            self._metrics.count_settled(unit.stream, outcome_type, count)
-        for delivery, outcome in outcomes.items():
+        others = {delivery: outcome for delivery, outcome in outcomes.items() if not isinstance(outcome, Done)}
+        if done := len(outcomes) - len(others):
+            self._metrics.count_settled(unit.stream, Done, done)
+        for delivery in outcomes:
             unit.open.pop(delivery.position, None)
-            if not isinstance(outcome, Done):
-                for position in delivery.run:
-                    unit.open.pop(position, None)
-                if isinstance(outcome, Release | TakeIn):
-                    continue
-                detail = outcome.reason if isinstance(outcome, Defer) else outcome.message
-                verdict = type(outcome).__name__.lower()
+        for delivery, outcome in others.items():
+            for position in delivery.same_key:
+                unit.open.pop(position, None)
+            # A Retry at the last attempt is stored as Dead.
+            stored = resolve_outcome(self._bus.topology.stream(unit.stream), delivery, outcome)
+            self._metrics.count_settled(unit.stream, type(stored), 1)
+            if not isinstance(stored, Done | Release | MoveToStore):
+                detail = stored.reason if isinstance(stored, Defer) else stored.message
                 _log.info(
                     "not done",
-                    outcome=verdict,
+                    outcome=type(stored).__name__.lower(),
                     detail=detail,
                     attempt=delivery.attempt,
                     **delivery.envelope.log_fields(),

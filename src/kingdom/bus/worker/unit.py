@@ -64,21 +64,21 @@ class Unit:
             self.task.cancel()
 
 
-def split_into_runs(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
-    """Split claimed deliveries into runs: the deliveries of one key in order, or one delivery without a key."""
-    runs: dict[object, list[Delivery]] = {}
+def split_by_key(deliveries: Sequence[Delivery]) -> Iterable[list[Delivery]]:
+    """Split claimed deliveries into lists: the deliveries of one key in order, or one delivery without a key."""
+    by_key: dict[object, list[Delivery]] = {}
     for delivery in deliveries:
-        runs.setdefault(delivery.ordering_key or delivery.position, []).append(delivery)
-    return runs.values()
+        by_key.setdefault(delivery.ordering_key or delivery.position, []).append(delivery)
+    return by_key.values()
 
 
-def join_into_groups(runs: Iterable[list[Delivery]], size: int) -> Iterable[list[Delivery]]:
-    """Join runs into groups. A group has at most `size` deliveries, unless a single run is longer."""
+def join_into_groups(by_key: Iterable[list[Delivery]], size: int) -> Iterable[list[Delivery]]:
+    """Join the lists of keys into groups. A group has at most `size` deliveries, unless one key has more."""
     group: list[Delivery] = []
-    for run in runs:
-        if group and len(group) + len(run) > size:
+    for deliveries in by_key:
+        if group and len(group) + len(deliveries) > size:
             yield group
             group = []
-        group.extend(run)
+        group.extend(deliveries)
     if group:
         yield group

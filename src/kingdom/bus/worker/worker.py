@@ -21,7 +21,7 @@ from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.bus.worker.execution import GROUP_SECONDS, Execution
 from kingdom.bus.worker.hint_listener import HintListener
 from kingdom.bus.worker.keeper import MARGIN_SHARE, HeldLease, LeaseKeeper
-from kingdom.bus.worker.unit import Unit, join_into_groups, split_into_runs
+from kingdom.bus.worker.unit import Unit, join_into_groups, split_by_key
 from kingdom.errors import KingdomError, Misconfigured
 from kingdom.failure_log import log_failure
 
@@ -34,7 +34,8 @@ GROUP_SIZE = 200
 _CLAIM_SECONDS = 1.0
 _UNAVAILABLE_PAUSE_SECONDS = 1.0
 _GUARD_SECONDS_MIN = 0.01
-# A stopping worker waits this long for its last claim. Events of a later claim return when their lease ends.
+# A stopping worker waits this long for a claim in progress. If the claim is answered later, its events return when
+# their lease ends.
 _LAST_CLAIM_SECONDS = 20.0
 _log = structlog.get_logger("kingdom.bus")
 
@@ -204,13 +205,13 @@ class Worker:
         reacting: list[list[Delivery]] = []
         calling: list[list[Delivery]] = []
         effects = self._execution.effect_types(deliveries)
-        for run in split_into_runs(deliveries):
-            (calling if any(each.envelope.type in effects for each in run) else reacting).append(run)
+        for of_key in split_by_key(deliveries):
+            (calling if any(each.envelope.type in effects for each in of_key) else reacting).append(of_key)
         units = [
             Unit(lease, group, calls_outside=False)
             for group in join_into_groups(reacting, self._group_size(deliveries[0].stream))
         ]
-        units += [Unit(lease, run, calls_outside=True) for run in calling]
+        units += [Unit(lease, of_key, calls_outside=True) for of_key in calling]
         self._lease_units[lease.token] = len(units)
         for unit in units:
             # Keep a reference to the task, because asyncio does not protect a waiting task from garbage collection.

@@ -16,7 +16,7 @@ from kingdom.cli.framework.output import AdvanceProgress
 from kingdom.clock import utc_now
 from kingdom.errors import Transient
 from kingdom.roles import KINDS
-from kingdom.storage.archive_file import new_archive, read_header, read_items
+from kingdom.storage.export_file import new_export, read_header, read_items
 from kingdom.storage.transfer import AnyItem, ItemCounts, Manifest, StoreTransfer
 from kingdom.views.storage import ExportResult, ImportResult
 
@@ -43,7 +43,7 @@ async def export(
             census = snapshot.manifest.census
             with (
                 call.output.progress("Exporting", census.total) as advance,
-                new_archive(file, store.store, snapshot.manifest, utc_now()) as add,
+                new_export(file, store.store, snapshot.manifest, utc_now()) as add,
             ):
                 async for item in snapshot.items:
                     add(item)

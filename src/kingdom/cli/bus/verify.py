@@ -9,6 +9,7 @@ import typer
 from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.command import CommandCall, command
 from kingdom.cli.framework.json_result import one
+from kingdom.cli.framework.long_running import BY_SIGNAL, cancel_on_signal
 from kingdom.cli.framework.output import AdvanceProgress
 from kingdom.verify import TrialReport
 from kingdom.verify import verify as run_verification
@@ -41,19 +42,32 @@ async def verify(
             history.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise typer.BadParameter(f"{history} cannot be created: {error.strerror}.") from error
-    with call.output.progress(
-        f"Injecting faults for {seconds:g} s, then draining", round(seconds / _TICK_SECONDS)
-    ) as advance:
-        ticking = asyncio.create_task(_advance_forever(advance))
-        try:
-            report = await run_verification(call.settings.direct_url, seconds=seconds, seed=seed, directory=history)
-        finally:
-            ticking.cancel()
+    received = cancel_on_signal()
+    try:
+        report = await _verify_with_progress(call, seconds=seconds, seed=seed, history=history)
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        call.output.note("Stopped. Nothing is left in the store.")
+        return BY_SIGNAL + received[0]
     if call.output.json:
         call.output.document(_to_result(report))
     else:
         _show(call, report)
     return None if report.ok else exit_code.FAILED
+
+
+async def _verify_with_progress(
+    call: CommandCall, *, seconds: float, seed: int | None, history: Path | None
+) -> TrialReport:
+    with call.output.progress(
+        f"Injecting faults for {seconds:g} s, then draining", round(seconds / _TICK_SECONDS)
+    ) as advance:
+        ticking = asyncio.create_task(_advance_forever(advance))
+        try:
+            return await run_verification(call.settings.direct_url, seconds=seconds, seed=seed, directory=history)
+        finally:
+            ticking.cancel()
 
 
 async def _advance_forever(advance: AdvanceProgress) -> None:

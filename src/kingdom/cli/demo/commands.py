@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import shutil
-import signal
 import sys
 import tempfile
 import webbrowser
@@ -20,7 +19,7 @@ from kingdom.cli.demo.web_pages import serve_pages
 from kingdom.cli.framework import exit_code
 from kingdom.cli.framework.command import storeless_command
 from kingdom.cli.framework.json_result import one
-from kingdom.cli.framework.long_running import BY_SIGNAL, drop_log_line
+from kingdom.cli.framework.long_running import BY_SIGNAL, cancel_on_signal, drop_log_line
 from kingdom.cli.framework.output import CommandOutput
 from kingdom.court.text_logs import SYSTEM, TextLog, log_path, tee
 from kingdom.demo.demo_court import open_demo_court
@@ -31,7 +30,6 @@ from kingdom.log_output import configure_logs
 app = typer.Typer(add_completion=False)
 # After this time, the demo begins even if the person has not pressed Enter.
 _OPEN_SECONDS = 60.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @storeless_command(app, "demo", result=one(DemoReport))
@@ -61,7 +59,7 @@ async def demo(
     general, status, cost_usd}], cost_usd, outside: {reviews, comments, pull_requests, ticket_comments, slack_messages},
     places: [{path, what}], findings: [text]}; directory is null unless it is kept. The narration is on standard error.
     """
-    received = _cancel_on_signal()
+    received = cancel_on_signal()
     directory = _new_directory()
     output.note(f"The files of the demo are in {directory}{'' if keep else ' until it ends; with --keep they stay'}.")
     try:
@@ -115,18 +113,3 @@ async def _show_link(output: CommandOutput, link: str, *, waits: bool) -> None:
 
 def _new_directory() -> Path:
     return Path(tempfile.mkdtemp(prefix="kingdom-demo-")).resolve()
-
-
-def _cancel_on_signal() -> list[int]:
-    """Cancel this task at the first signal and ignore later signals. Return the list to which signals are appended."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    received: list[int] = []
-
-    def stop(number: int) -> None:
-        if task and not received:
-            task.cancel()
-        received.append(number)
-
-    for each in _SIGNALS:
-        loop.add_signal_handler(each, stop, each)
-    return received

@@ -86,6 +86,23 @@ def _stop_on_signals(stop: Callable[[bool], None]) -> ReceivedSignals:
     return received
 
 
+def cancel_on_signal() -> list[int]:
+    """Cancel this task at the first signal and ignore later signals. Return the list to which signals are appended."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    received: list[int] = []
+
+    def stop(number: int) -> None:
+        if task and not received:
+            task.cancel()
+        received.append(number)
+
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # nohup lets a program ignore SIGHUP, which must stay so.
+        if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN:
+            loop.add_signal_handler(each, stop, each)
+    return received
+
+
 async def run_until_stopped(
     parts: Sequence[Runnable],
     background: Sequence[Coroutine[Any, Any, None]] = (),

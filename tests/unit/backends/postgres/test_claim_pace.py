@@ -113,7 +113,7 @@ def test_the_number_of_heads_stays_between_one_and_the_limit(plan: list[tuple[in
     pace = ClaimPace()
     for limit, runs, events in plan:
         assert 1 <= pace.heads(limit) <= limit
-        pace.record_runs(runs=min(runs, limit), events=min(events, limit), limit=limit)
+        pace.record_keys(keys=min(runs, limit), events=min(events, limit), limit=limit)
 
 
 def test_a_claim_takes_more_heads_while_runs_are_short_and_fewer_while_they_are_long() -> None:
@@ -121,15 +121,15 @@ def test_a_claim_takes_more_heads_while_runs_are_short_and_fewer_while_they_are_
     first = pace.heads(limit)
     assert first == 12
     for _ in range(10):
-        pace.record_runs(runs=pace.heads(limit), events=pace.heads(limit), limit=limit)
+        pace.record_keys(keys=pace.heads(limit), events=pace.heads(limit), limit=limit)
     assert pace.heads(limit) == limit
     for _ in range(100):
-        pace.record_runs(runs=pace.heads(limit), events=limit, limit=limit)
+        pace.record_keys(keys=pace.heads(limit), events=limit, limit=limit)
     assert pace.heads(limit) == first
 
 
 def test_the_number_of_heads_stays_if_fewer_keys_had_events() -> None:
     pace, limit = ClaimPace(), 100
     first = pace.heads(limit)
-    pace.record_runs(runs=first - 1, events=20, limit=limit)
+    pace.record_keys(keys=first - 1, events=20, limit=limit)
     assert pace.heads(limit) == first

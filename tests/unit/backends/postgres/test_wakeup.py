@@ -30,7 +30,7 @@ async def test_hints_of_the_same_moment_are_sent_together() -> None:
     sender.go_on.set()
     wakeups = PostgresWakeups("channel", sender.send, None)
     for stream in ("b", "a", "b"):
-        wakeups.published([stream])
+        wakeups.wake_workers([stream])
     await wakeups.close()
     assert sender.sent == [["a", "b"]]
 
@@ -38,12 +38,12 @@ async def test_hints_of_the_same_moment_are_sent_together() -> None:
 async def test_a_hint_that_arrives_while_another_is_sent_is_sent_too() -> None:
     sender = Sender()
     wakeups = PostgresWakeups("channel", sender.send, None)
-    wakeups.published(["a"])
+    wakeups.wake_workers(["a"])
     await sender.under_way.wait()
     # A burst becomes one hint.
     for _ in range(200):
-        wakeups.published(["b"])
-    wakeups.published(["a"])
+        wakeups.wake_workers(["b"])
+    wakeups.wake_workers(["a"])
     sender.go_on.set()
     await wakeups.close()
     assert sender.sent == [["a"], ["a", "b"]]
@@ -53,9 +53,9 @@ async def test_closing_does_not_wait_for_a_hint_that_cannot_be_sent(monkeypatch:
     monkeypatch.setattr("kingdom.backends.postgres.wakeup._LAST_HINT_SECONDS", 0.01)
     sender = Sender()
     wakeups = PostgresWakeups("channel", sender.send, None)
-    wakeups.published(["a"])
+    wakeups.wake_workers(["a"])
     await sender.under_way.wait()
-    wakeups.published(["b"])
+    wakeups.wake_workers(["b"])
     await asyncio.wait_for(wakeups.close(), PATIENCE_SECONDS)
     assert (sender.sent, sender.arrived) == ([["a"]], [])
 
@@ -68,9 +68,9 @@ async def test_a_hint_that_cannot_be_sent_does_no_harm() -> None:
         raise ConnectionError("no way")
 
     wakeups = PostgresWakeups("channel", send, None)
-    wakeups.published(["a"])
+    wakeups.wake_workers(["a"])
     await wakeups.close()
-    wakeups.published(["b"])
+    wakeups.wake_workers(["b"])
     await wakeups.close()
     assert sent == [["a"], ["b"]]
 
@@ -81,7 +81,7 @@ async def test_waiters_of_this_process_are_woken_without_a_round_trip() -> None:
     waiting = asyncio.create_task(wakeups.wait(["a", "b"], LONG))
     other = asyncio.create_task(wakeups.wait(["c"], LONG))
     await asyncio.sleep(0)
-    wakeups.published(["b"])
+    wakeups.wake_workers(["b"])
     await asyncio.wait_for(waiting, LONG.total_seconds())
     assert not sender.arrived
     assert not other.done()
@@ -94,7 +94,7 @@ async def test_a_hint_without_a_waiting_task_is_kept_for_the_next_one() -> None:
     sender = Sender()
     sender.go_on.set()
     wakeups = PostgresWakeups("channel", sender.send, None)
-    wakeups.published(["a", "b"])
+    wakeups.wake_workers(["a", "b"])
     await asyncio.wait_for(wakeups.wait(["a"], LONG), LONG.total_seconds() / 2)
     received = asyncio.create_task(wakeups.wait(["a"], LONG))
     await asyncio.wait_for(wakeups.wait(["b"], LONG), LONG.total_seconds() / 2)

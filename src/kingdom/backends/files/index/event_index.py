@@ -70,7 +70,7 @@ class StreamIndex:
         self.counts[row.status] += 1
         if row.status == DEAD:
             self.dead.add(row.position)
-            self.unreadable.discard(row.position)
+            self._end_unreadable(row.position)
         elif old is not None and old.status == DEAD:
             self.dead.discard(row.position)
         if row.status == PENDING and row.due is not None:
@@ -88,7 +88,7 @@ class StreamIndex:
             del self.by_event[old.event_id]
         self.counts[old.status] -= 1
         self.dead.discard(position)
-        self.unreadable.discard(position)
+        self._end_unreadable(position)
         if old.key is not None:
             self._update_queue(old.key, old, None)
 
@@ -105,11 +105,20 @@ class StreamIndex:
                 last = position
         return found
 
+    def _end_unreadable(self, position: int) -> None:
+        """Put the events behind an unreadable event into the heap again, because claims took them out."""
+        if position in self.unreadable:
+            self.unreadable.discard(position)
+            self._rebuild_heap()
+
     def _prune(self) -> None:
         """Rebuild the heap if most of its items are outdated, because a process that only publishes never pops them."""
         if len(self._due) > max(_HEAP_MIN_ITEMS, _HEAP_MAX_RATIO * self.counts[PENDING]):
-            self._due = [(r.due, r.position) for r in self.rows.values() if r.status == PENDING and r.due is not None]
-            heapify(self._due)
+            self._rebuild_heap()
+
+    def _rebuild_heap(self) -> None:
+        self._due = [(r.due, r.position) for r in self.rows.values() if r.status == PENDING and r.due is not None]
+        heapify(self._due)
 
     def put_back(self, rows: Iterable[EventRow]) -> None:
         """Put rows from `pop_due` back, except rows that have changed meanwhile."""
@@ -129,13 +138,13 @@ class StreamIndex:
             return [head]
         queue = self.queues[head.key]
         start = 0 if queue.open[0] == head.position else queue.open.index(head.position)
-        run = [head]
+        found = [head]
         for index in range(start + 1, min(start + limit, len(queue.open))):
             row = self.rows[queue.open[index]]
             if row.status != PENDING or row.crash_count or (row.not_before or 0) > now:
                 break
-            run.append(row)
-        return run
+            found.append(row)
+        return found
 
     def next_head(self, key: str) -> EventRow | None:
         """Return the next head of a queue that has no head: the first event in flight, else the first open event."""
@@ -234,6 +243,9 @@ class EventIndex:
         for lease in entry.leases:
             self.add_lease(lease)
         for row in entry.rows:
+            if (index := self._streams.get(row.stream)) is not None and row.position in index.unreadable:
+                # The other process may know the key of this event, and the queues here were built without it.
+                self.unload(row.stream)
             self.put(_adjust_to_clock(row, self.now))
         for ended in entry.ended:
             self.remove(ended.stream, ended.position)

@@ -10,11 +10,12 @@ import msgspec
 from kingdom.backends.files.index.event_index import EventIndex
 from kingdom.backends.files.journal.entry import EventRow, StreamPause
 from kingdom.backends.files.system.disk import read_file
+from kingdom.backends.files.tree.file_formats import safe_decoder
 from kingdom.backends.files.tree.json_lines import last_line
 from kingdom.backends.files.tree.layout import StoreLayout
 from kingdom.backends.files.tree.tree import FileTree
 
-_pause = msgspec.json.Decoder(StreamPause).decode
+_pause = safe_decoder(msgspec.json.Decoder(StreamPause))
 
 
 class _LogNumber(msgspec.Struct):

@@ -3,12 +3,13 @@
 import msgspec
 
 from kingdom.backends.files.system.disk import read_file
+from kingdom.backends.files.tree.file_formats import safe_decoder
 from kingdom.backends.files.tree.tree import FileTree
 from kingdom.bus.record import RecordKind
 from kingdom.errors import Misconfigured
 
 _Directories = dict[str, dict[str, str]]
-_decode = msgspec.json.Decoder(_Directories).decode
+_decode = safe_decoder(msgspec.json.Decoder(_Directories))
 
 
 def remember_kinds(tree: FileTree, declared: dict[str, RecordKind]) -> dict[str, RecordKind]:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from kingdom.backends.files.journal.entry import PROCESSING, EventRow, RecordHeader
+from kingdom.backends.files.journal.entry import PROCESSING, EventRow, Lease, RecordHeader
 from kingdom.bus.envelope import STORE_KEY, Envelope
 from kingdom.bus.record import Record, RecordKind
 from kingdom.errors import MalformedEvent
@@ -31,6 +31,7 @@ def safe_decoder(decoder: msgspec.json.Decoder[T]) -> Callable[[bytes], T]:
 
 
 decode_document = safe_decoder(msgspec.json.Decoder(dict[str, Any]))
+decode_lease = safe_decoder(msgspec.json.Decoder(Lease))
 _LATEST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 # The store wraps a document in at most this many levels of nesting.
 _WRAPPING = 20
@@ -140,7 +141,7 @@ class ArchiveLine(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
     event_id_given: bool = False
 
 
-decode_archive_line = msgspec.json.Decoder(ArchiveLine).decode
+decode_archive_line = safe_decoder(msgspec.json.Decoder(ArchiveLine))
 _read_event = safe_decoder(msgspec.json.Decoder(_EventFile))
 _read_plain = safe_decoder(msgspec.json.Decoder(_PlainEvent))
 _read_record = safe_decoder(msgspec.json.Decoder(_RecordFile))

@@ -27,10 +27,12 @@ from kingdom.backends.files.tree.file_formats import (
     ArchiveLine,
     decode_archive_line,
     decode_body,
+    decode_lease,
     decode_row,
     encode_event_file,
     encode_record_file,
     refuse_deep_nesting,
+    safe_decoder,
 )
 from kingdom.backends.files.tree.layout import STATUS_DIRECTORIES, StoreLayout, file_name, id_of_name
 from kingdom.bus.envelope import Envelope
@@ -41,7 +43,6 @@ _encode = msgspec.json.Encoder().encode
 # Error numbers of a path that is not a plain file, and of a file that the system cannot read.
 _NOT_A_FILE = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO})
 _UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.EIO, errno.EBADMSG})
-_lease = msgspec.json.Decoder(Lease).decode
 # A key file without content expires 30 days after its modification time. The documentation promises this.
 SEEN_SECONDS = 30 * 86_400.0
 
@@ -55,7 +56,7 @@ class _KeyFile(msgspec.Struct):
     key: str
 
 
-_key = msgspec.json.Decoder(_KeyFile).decode
+_key = safe_decoder(msgspec.json.Decoder(_KeyFile))
 
 
 class FileTree:
@@ -155,7 +156,7 @@ class FileTree:
     def read_lease(self, token: int) -> Lease | None:
         """Return a lease from its file; None if it is missing or unreadable."""
         try:
-            return _lease(read_file(self.layout.lease(token)))
+            return decode_lease(read_file(self.layout.lease(token)))
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
 

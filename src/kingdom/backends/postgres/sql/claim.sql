@@ -29,9 +29,9 @@ UPDATE kingdom.outbox_event event
 RETURNING {delivery_columns};
 
 -- name: claim_ordered
--- Lease due events of an ordered stream: no two leases hold events of one key. From each of some keys, take a run,
--- which is the first open event of the key (the head) and some events directly after it (the followers). A run ends
--- before the first follower that is a suspect, delayed or not PENDING. A head that is a suspect is leased alone.
+-- Lease due events of an ordered stream: no two leases hold events of one key. From each of some keys, take the first
+-- open event (the head) and some events directly after it (the followers), up to the first follower that is a suspect,
+-- delayed or not PENDING. A head that is a suspect is leased alone.
 WITH closed_leases AS (
   -- `claim` above explains this.
   DELETE FROM kingdom.outbox_lease WHERE token = ANY(%(closed)s::bigint[]) AND token <> ALL(ARRAY(
@@ -52,11 +52,11 @@ chosen AS MATERIALIZED (
    WHERE CASE WHEN (SELECT crash_count FROM visible LIMIT 1) > 0 THEN id = (SELECT id FROM visible LIMIT 1)
               ELSE crash_count = 0 END),
 -- The limit is divided among the chosen keys.
-run_length AS MATERIALIZED (
+events_per_key AS MATERIALIZED (
   SELECT CASE WHEN coalesce(max(crash_count), 0) > 0 THEN 1
               ELSE (%(limit)s::int + count(*) - 1) / greatest(count(*), 1) END AS events FROM chosen),
 -- Followers are not locked: the UPDATE below skips a follower that an operator has changed meanwhile.
-runs AS MATERIALIZED (
+chosen_events AS MATERIALIZED (
   SELECT member.id, member.place FROM chosen CROSS JOIN LATERAL (
     SELECT checked.id, checked.place FROM (
       SELECT queued.id, queued.place,
@@ -67,18 +67,19 @@ runs AS MATERIALIZED (
                 FROM kingdom.outbox_event e
                WHERE e.stream = chosen.stream AND e.partition_key = chosen.partition_key AND {in_line}
                  AND e.id >= chosen.id
-               -- If a run is one event long, no follower is read.
-               ORDER BY e.id LIMIT (SELECT CASE WHEN events > 1 THEN events ELSE 0 END FROM run_length)) queued) checked
+               -- If only one event of each key is taken, no follower is read.
+               ORDER BY e.id LIMIT (SELECT CASE WHEN events > 1 THEN events ELSE 0 END FROM events_per_key)) queued
+             ) checked
      WHERE checked.unbroken
     UNION ALL
-    SELECT chosen.id, chosen.place WHERE NOT chosen.ordered OR (SELECT events FROM run_length) = 1) member
+    SELECT chosen.id, chosen.place WHERE NOT chosen.ordered OR (SELECT events FROM events_per_key) = 1) member
    LIMIT %(limit)s::int),
 new_lease AS (
   INSERT INTO kingdom.outbox_lease (worker, ids, expires_at)
-  SELECT %(worker)s, array_agg(id), clock_timestamp() + %(lease)s::interval FROM runs HAVING count(*) > 0
+  SELECT %(worker)s, array_agg(id), clock_timestamp() + %(lease)s::interval FROM chosen_events HAVING count(*) > 0
   RETURNING token)
 UPDATE kingdom.outbox_event event
    SET status = 'PROCESSING', lease_token = (SELECT token FROM new_lease), attempt_count = attempt_count + 1,
        last_attempt_at = now(), updated_at = now()
- WHERE event.ctid = ANY(ARRAY(SELECT place FROM runs)) AND event.status = 'PENDING'
+ WHERE event.ctid = ANY(ARRAY(SELECT place FROM chosen_events)) AND event.status = 'PENDING'
 RETURNING {delivery_columns};

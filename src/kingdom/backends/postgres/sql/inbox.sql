@@ -44,7 +44,7 @@ SELECT (nextval('kingdom.outbox_lease_number') << 11) + floor(random() * 2048)::
        ARRAY(SELECT partition_key FROM kingdom.outbox_key
               WHERE stream = %(stream)s AND partition_key = ANY(%(keys)s::text[])) AS busy;
 
--- name: claim_taken_in
+-- name: claim_moved
 -- Lease events that this transaction has put into the outbox, as if they had been claimed and run from there. An event
 -- that waits there behind another one of its key is left waiting, and runs again after it.
 WITH taken AS MATERIALIZED (
@@ -58,6 +58,6 @@ UPDATE kingdom.outbox_event event
   FROM taken WHERE event.id = taken.id
 RETURNING event.id, event.event_id;
 
--- name: end_taken_in
--- Delete the lease of claim_taken_in.
+-- name: end_move
+-- Delete the lease of claim_moved.
 DELETE FROM kingdom.outbox_lease WHERE token = %(token)s;

@@ -135,15 +135,15 @@ known AS MATERIALIZED (
 DELETE FROM kingdom.outbox_event e USING known WHERE e.event_id = known.event_id AND e.stream = known.stream
 RETURNING known.n, e.ordered AND e.next_retry_at < 'infinity' AS was_head;
 
--- name: promote_fronts
+-- name: promote_heads
 -- Make the first open event of a key its head if withdraw_known has deleted the head. That head was new in this
 -- transaction, so the other open events of the key are new as well.
 UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_before), updated_at = clock_timestamp()
  WHERE id = ANY(ARRAY(
-   SELECT front.id FROM unnest(%(streams)s::text[], %(keys)s::text[]) AS line(stream, key) CROSS JOIN LATERAL (
+   SELECT first_open.id FROM unnest(%(streams)s::text[], %(keys)s::text[]) AS wanted(stream, key) CROSS JOIN LATERAL (
      SELECT e.id FROM kingdom.outbox_event e
-      WHERE e.stream = line.stream AND e.partition_key = line.key COLLATE "C" AND {in_line}
-      ORDER BY e.id LIMIT 1) front));
+      WHERE e.stream = wanted.stream AND e.partition_key = wanted.key COLLATE "C" AND {in_line}
+      ORDER BY e.id LIMIT 1) first_open));
 
 -- name: drop_idle_keys
 -- Delete the key rows that publish_ordered has created only for duplicates. A key without open events has no row.

@@ -1,4 +1,4 @@
-"""The archive file of an export: a header, one item per line, and a footer that proves that nothing is missing.
+"""The file of an export: a header, one item per line, and a footer that proves that nothing is missing.
 
 The file has JSON lines, and is compressed if its name ends with `.gz`. The footer has the number of items and a digest
 of all lines before it.
@@ -28,14 +28,16 @@ _GZIP_LEVEL = 6
 # Advice at the end of error messages.
 _EXPORT_AGAIN = "export it again"
 _CHOOSE_ANOTHER = "choose a file in an existing, writable directory with enough space"
+# Decoding a text that is not UTF-8 raises a UnicodeError.
+_UNREADABLE = (msgspec.MsgspecError, UnicodeError)
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
 _decode_item = msgspec.json.Decoder(AnyItem).decode
 
 
-class ArchiveHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The first line of an archive. `source` is the kind of store that was exported."""
+class ExportHeader(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The first line of an export. `source` is the kind of store that was exported."""
 
     format: str
     version: int
@@ -52,20 +54,20 @@ class _FormatVersion(msgspec.Struct):
 
 
 class _Footer(msgspec.Struct, frozen=True, kw_only=True, tag_field="item", tag="end"):
-    """The last line of an archive."""
+    """The last line of an export."""
 
     census: ItemCounts
     sha256: str
 
 
 _decode_version = msgspec.json.Decoder(_FormatVersion).decode
-_decode_header = msgspec.json.Decoder(ArchiveHeader).decode
+_decode_header = msgspec.json.Decoder(ExportHeader).decode
 _decode_footer = msgspec.json.Decoder(_Footer).decode
 
 
 @contextmanager
-def new_archive(path: Path, source: str, manifest: Manifest, now: datetime) -> Iterator[Callable[[AnyItem], None]]:
-    """Write an archive: yield a function that adds an item, and give the file its name when it is complete."""
+def new_export(path: Path, source: str, manifest: Manifest, now: datetime) -> Iterator[Callable[[AnyItem], None]]:
+    """Write an export: yield a function that adds an item, and give the file its name when it is complete."""
     with _translate_file_errors(path, _CHOOSE_ANOTHER):
         if path.exists():
             raise _already_exists(path)
@@ -85,9 +87,7 @@ def new_archive(path: Path, source: str, manifest: Manifest, now: datetime) -> I
                     counter.add(item)
                     write(_encode(item) + b"\n")
 
-                header = ArchiveHeader(
-                    format=FORMAT, version=VERSION, exported_at=now, source=source, manifest=manifest
-                )
+                header = ExportHeader(format=FORMAT, version=VERSION, exported_at=now, source=source, manifest=manifest)
                 write(_encode(header) + b"\n")
                 yield add
                 _require_equal(path, manifest.census, counter.counts)
@@ -98,16 +98,16 @@ def new_archive(path: Path, source: str, manifest: Manifest, now: datetime) -> I
             raise
 
 
-def read_header(path: Path) -> ArchiveHeader:
-    """Return the header of an archive, or raise Permanent if this version cannot read the file."""
-    with _open_archive(path) as file:
+def read_header(path: Path) -> ExportHeader:
+    """Return the header of an export, or raise Permanent if this version cannot read the file."""
+    with _open_export(path) as file:
         line = file.readline()
     try:
         found = _decode_version(line)
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         found = _FormatVersion("", 0)
     if found.format != FORMAT:
-        raise Permanent(f"{path} is not an archive of `kingdom storage export`")
+        raise Permanent(f"{path} was not written by `kingdom storage export`")
     if found.version != VERSION:
         raise Permanent(
             f"{path} has format version {found.version}, but this Kingdom reads version {VERSION}: use the version"
@@ -115,18 +115,18 @@ def read_header(path: Path) -> ArchiveHeader:
         )
     try:
         return _decode_header(line)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise Permanent(f"the header of {path} cannot be read: {error}; {_EXPORT_AGAIN}") from error
 
 
 def read_items(path: Path) -> Iterator[AnyItem]:
-    """Yield all items of an archive. Raise Permanent if the archive was truncated or changed.
+    """Yield all items of an export. Raise Permanent if the file was truncated or changed.
 
     Some damage is found only at the end, so read all items once before you store any of them.
     """
     announced = read_header(path).manifest.census
     digest, counter = hashlib.sha256(), ItemCounter()
-    with _open_archive(path) as file:
+    with _open_export(path) as file:
         digest.update(file.readline())
         for number, line in enumerate(file, start=2):
             if line.startswith(b'{"item":"end"'):
@@ -148,7 +148,7 @@ def read_items(path: Path) -> Iterator[AnyItem]:
 def _decode_line(decode: Callable[[bytes], T], line: bytes, path: Path, number: int) -> T:
     try:
         return decode(line)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         what = "was changed" if line.endswith(b"\n") else "ends too early: it was truncated"
         raise Permanent(f"{path} {what}, line {number} cannot be read: {error}; {_EXPORT_AGAIN}") from error
 
@@ -159,7 +159,7 @@ def _require_equal(path: Path, announced: ItemCounts, counted: ItemCounts) -> No
 
 
 @contextmanager
-def _open_archive(path: Path) -> Iterator[IO[bytes]]:
+def _open_export(path: Path) -> Iterator[IO[bytes]]:
     with (
         _translate_file_errors(path, "check that you may read it"),
         gzip.open(path) if path.suffix == _GZIP_SUFFIX else path.open("rb") as file,

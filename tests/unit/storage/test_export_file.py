@@ -10,7 +10,7 @@ import pytest
 
 from kingdom.bus.envelope import Envelope
 from kingdom.errors import Permanent
-from kingdom.storage.archive_file import new_archive, read_header, read_items
+from kingdom.storage.export_file import new_export, read_header, read_items
 from kingdom.storage.transfer import (
     AnyItem,
     BlockItem,
@@ -71,7 +71,7 @@ def manifest(items: Sequence[AnyItem] = ITEMS) -> Manifest:
 
 
 def write(file: Path, items: Sequence[AnyItem] = ITEMS) -> Path:
-    with new_archive(file, "postgresql", manifest(items), NOW) as add:
+    with new_export(file, "postgresql", manifest(items), NOW) as add:
         for item in items:
             add(item)
     return file
@@ -84,7 +84,7 @@ def refused(file: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["store.jsonl", "store.jsonl.gz"])
-def test_a_written_archive_is_read_back(tmp_path: Path, name: str) -> None:
+def test_a_written_export_is_read_back(tmp_path: Path, name: str) -> None:
     file = write(tmp_path / name)
     assert tuple(read_items(file)) == tuple(ITEMS)
     header = read_header(file)
@@ -98,17 +98,17 @@ def test_every_line_is_json_that_people_can_read(tmp_path: Path) -> None:
     assert (last["item"], last["census"]["deadEvents"]) == ("end", 1)
 
 
-def test_an_archive_whose_name_ends_with_gz_is_compressed(tmp_path: Path) -> None:
+def test_an_export_whose_name_ends_with_gz_is_compressed(tmp_path: Path) -> None:
     plain, packed = write(tmp_path / "store.jsonl"), write(tmp_path / "store.jsonl.gz")
     assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
 
 
-def test_only_its_owner_may_read_an_archive(tmp_path: Path) -> None:
+def test_only_its_owner_may_read_an_export(tmp_path: Path) -> None:
     assert write(tmp_path / "store.jsonl").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("name", ["store.jsonl", "store.jsonl.gz"])
-def test_an_archive_that_was_cut_off_anywhere_is_refused(tmp_path: Path, name: str) -> None:
+def test_an_export_that_was_cut_off_anywhere_is_refused(tmp_path: Path, name: str) -> None:
     whole = write(tmp_path / name).read_bytes()
     cut = tmp_path / f"cut-{name}"
     # Without its last line break, a plain file is still complete.
@@ -119,15 +119,16 @@ def test_an_archive_that_was_cut_off_anywhere_is_refused(tmp_path: Path, name: s
     assert "ends too early" in refused(cut)
 
 
-def test_an_archive_with_any_changed_byte_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bit", [0x01, 0x80])
+def test_an_export_with_any_changed_byte_is_refused(tmp_path: Path, bit: int) -> None:
     whole = write(tmp_path / "store.jsonl").read_bytes()
     changed = tmp_path / "changed.jsonl"
     for place in range(len(whole)):
-        changed.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        changed.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
         refused(changed)
 
 
-def test_an_archive_with_a_valid_change_is_refused_by_its_digest(tmp_path: Path) -> None:
+def test_an_export_with_a_valid_change_is_refused_by_its_digest(tmp_path: Path) -> None:
     file = write(tmp_path / "store.jsonl")
     file.write_bytes(file.read_bytes().replace(b'"maxAttempts":5', b'"maxAttempts":6'))
     assert "was changed after it was written" in refused(file)
@@ -140,7 +141,7 @@ def test_anything_after_the_end_is_refused(tmp_path: Path, more: bytes) -> None:
     assert "was changed" in refused(file)
 
 
-def test_an_archive_of_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
+def test_an_export_of_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
     file = write(tmp_path / "store.jsonl")
     file.write_bytes(file.read_bytes().replace(b'"version":1', b'"version":2', 1))
     with pytest.raises(Permanent, match=r"format version 2.* or a newer one"):
@@ -148,10 +149,10 @@ def test_an_archive_of_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"hello\n", b"{}\n", b'{"format":"other","version":1}\n', b"\xff\xfe\n"])
-def test_a_file_that_is_not_an_archive_is_reported(tmp_path: Path, text: bytes) -> None:
+def test_a_file_that_is_not_an_export_is_reported(tmp_path: Path, text: bytes) -> None:
     file = tmp_path / "store.jsonl"
     file.write_bytes(text)
-    with pytest.raises(Permanent, match="is not an archive"):
+    with pytest.raises(Permanent, match="was not written by"):
         read_header(file)
 
 
@@ -184,7 +185,7 @@ def filesystem(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.usefixtures("filesystem")
 def test_a_file_that_appears_during_the_export_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "store.jsonl"
-    with pytest.raises(Permanent, match="already exists"), new_archive(file, "files", manifest([]), NOW):
+    with pytest.raises(Permanent, match="already exists"), new_export(file, "files", manifest([]), NOW):
         file.write_text("precious")
     assert file.read_text() == "precious"
     assert list(tmp_path.iterdir()) == [file]
@@ -200,7 +201,7 @@ def test_a_finished_export_leaves_nothing_but_its_file(tmp_path: Path) -> None:
 
 def test_an_export_that_fails_leaves_no_file(tmp_path: Path) -> None:
     def fail() -> None:
-        with new_archive(tmp_path / "store.jsonl", "files", manifest(), NOW) as add:
+        with new_export(tmp_path / "store.jsonl", "files", manifest(), NOW) as add:
             add(EVENT)
             assert list(tmp_path.iterdir()) != []
             raise RuntimeError("the store went away")
@@ -213,7 +214,7 @@ def test_an_export_that_fails_leaves_no_file(tmp_path: Path) -> None:
 def test_an_export_with_another_count_than_announced_leaves_no_file(tmp_path: Path) -> None:
     with (
         pytest.raises(Permanent, match="0 blocked keys instead of 1"),
-        new_archive(tmp_path / "store.jsonl", "files", manifest([EVENT, ITEMS[1]]), NOW) as add,
+        new_export(tmp_path / "store.jsonl", "files", manifest([EVENT, ITEMS[1]]), NOW) as add,
     ):
         add(EVENT)
     assert list(tmp_path.iterdir()) == []
