@@ -31,6 +31,7 @@ from kingdom.workflow.model.steps.answer_targets import (
     count_turn_cost,
     target_agent,
     target_checkpoint,
+    target_failed_tree,
     target_petition,
     target_query,
     target_report,
@@ -62,15 +63,24 @@ def on_work_tree_created(step: Step, answer: answers.WorkTreeCreated) -> None:
 
 
 def on_work_tree_failed(step: Step, answer: answers.WorkTreeFailed) -> None:
-    """Record every checkout of the same command as failed, and fail the run."""
-    failed = target_tree(step, answer, WorkTreeStatus.CREATING)
+    """Record every checkout of the same command as failed, and fail the run.
+
+    If the run no longer needs the checkout that failed, request the others again instead.
+    """
+    failed = target_failed_tree(step, answer)
     if failed is None:
         return
-    for tree in step.workflow.work_trees:
-        if tree.attempt == answer.attempt and tree.status in {WorkTreeStatus.CREATING, WorkTreeStatus.READY}:
-            step.transition(tree, WorkTreeStatus.FAILED, tree.id)
-    failed.error = answer.error
-    request_stop(step, StopOutcome.FAIL, f"no checkout of {failed.ref.git_id}: {answer.error}")
+    trees = [tree for tree in step.workflow.work_trees if tree.attempt == answer.attempt]
+    if failed.is_wanted:
+        for tree in trees:
+            if tree.status in {WorkTreeStatus.CREATING, WorkTreeStatus.READY}:
+                step.transition(tree, WorkTreeStatus.FAILED, tree.id)
+        failed.error = answer.error
+        request_stop(step, StopOutcome.FAIL, f"no checkout of {failed.ref.git_id}: {answer.error}")
+    else:
+        for tree in trees:
+            if tree.status is WorkTreeStatus.CREATING:
+                step.transition(tree, WorkTreeStatus.PENDING, tree.id)
     proceed(step)
 
 

@@ -37,6 +37,18 @@ def target_tree(step: Step, answer: TreeAnswer, status: WorkTreeStatus) -> WorkT
     return None if _ignore_if_stale(step, answer, f"WorkTree {answer.work_tree_id}", tree, status) else tree
 
 
+def target_failed_tree(step: Step, answer: answers.WorkTreeFailed) -> WorkTree | None:
+    """Return the WorkTree that could not be created if another checkout of the same command still waits.
+
+    The run may have been changed so that it no longer needs the WorkTree itself.
+    """
+    tree = step.workflow.find_tree(answer.work_tree_id)
+    same_command = (tree for tree in step.workflow.work_trees if tree.attempt == answer.attempt)
+    waiting = next((tree for tree in same_command if tree.status is WorkTreeStatus.CREATING), tree)
+    part_name = f"WorkTree {answer.work_tree_id}"
+    return None if _ignore_if_stale(step, answer, part_name, waiting, WorkTreeStatus.CREATING) else tree
+
+
 def target_agent(step: Step, answer: AgentAnswer, *statuses: AgentStatus) -> Work | None:
     """Return the Work of an agent if the agent has an expected status."""
     work = step.workflow.find_work(answer.work_id)

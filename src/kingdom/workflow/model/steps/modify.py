@@ -168,7 +168,9 @@ def _change_trees(
     workflow = step.workflow
     for tree in workflow.work_trees:
         if tree.is_wanted and tree.ref in removed:
-            _discard_tree(step, tree, at_once=tree.ref not in refs_in_use)
+            # No agent uses a checkout that is still being created.
+            is_unused = tree.ref not in refs_in_use or tree.status is WorkTreeStatus.CREATING
+            _discard_tree(step, tree, at_once=is_unused)
     for ref in added:
         kept = next((tree for tree in workflow.work_trees if tree.ref == ref and _is_intact(tree)), None)
         if kept:
