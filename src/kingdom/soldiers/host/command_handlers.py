@@ -22,7 +22,7 @@ from kingdom.soldiers.files.disk_quota import DiskQuotaExceeded
 from kingdom.soldiers.host.checkpoint_diffs import copy_diffs
 from kingdom.soldiers.host.command_input import CommandInput
 from kingdom.soldiers.host.queries import generate_report, send_query, send_unclaimed_cost
-from kingdom.soldiers.host.replies import ERROR_LENGTH_MAX, HostContext, answer_to, closing_reply
+from kingdom.soldiers.host.replies import ERROR_LENGTH_MAX, HostContext, answer_to, closing_reply, failure_reply
 from kingdom.soldiers.host.reporter import HostReply
 from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.soldiers.processes.program import run_program
@@ -98,8 +98,11 @@ async def _start_agent(
     try:
         launch = await _launch(context, command_input, workplace, stack, earlier)
         session = await context.agents.start(launch, command, stack)
-    except BaseException:
+    except BaseException as error:
         await stack.aclose()
+        if isinstance(error, Exception) and not earlier:
+            # Only here the secrets are known that any error may contain.
+            return failure_reply(command_input, error, workplace.redaction)
         raise
     token = f"{session.launch.soldier_id}/{session.agent.session}"
     _write_sessions(context, command_input, token)
