@@ -100,7 +100,7 @@ async def test_the_official_client_reports_a_result_over_both_transports(tool_ho
         async with client_of(*relay_command(place)) as client:
             assert await called(client, "remember", text=f"Sentence {number}.") == (
                 False,
-                "It is kept, and becomes memory with your result.",
+                "It is stored. Agents after you get it once you have reported your result.",
             )
             is_error, _ = await called(client, "report_result", **SUCCESS)
             assert not is_error

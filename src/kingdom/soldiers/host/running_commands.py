@@ -13,6 +13,7 @@ import structlog
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Record
 from kingdom.errors import KingdomError
+from kingdom.failure_log import log_failure
 from kingdom.soldiers.agents.port import AgentClient
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from kingdom.soldiers.host.command_handlers import COMMAND_HANDLERS, GRACE
@@ -256,7 +257,7 @@ async def _interrupt(session: AgentSession) -> None:
     try:
         await session.agent.interrupt()
     except Exception as error:  # noqa: BLE001 - the agent is stopped next anyway
-        _log.info("agent not interrupted", work=session.work_id, error=str(error))
+        log_failure(_log, "agent not interrupted", error, expected=(KingdomError, OSError), work=session.work_id)
 
 
 def _needs_agent(command: HostCommand, stop: _Stop) -> bool:
