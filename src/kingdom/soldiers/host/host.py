@@ -209,7 +209,7 @@ class SoldierHost:
             machine=socket.gethostname(),
             directory=str(self._folders.directory),
             instance=self._folders.instance(),
-            first=self._close_accepted,
+            on_name_free=self._close_accepted,
         )
         # Registering may have taken as long as a lease, so renew the lease right away.
         asked_at = boot_time()
