@@ -86,7 +86,7 @@ def test_a_permission_that_is_removed_during_the_count_is_given_again(
 ) -> None:
     """The tests may run as root, which needs no permission, so this test refuses the first access itself."""
     write(tmp_path / "shut" / "inner" / "file", 2 * MIB)
-    refusals = []
+    refusals: list[str] = []
 
     def refusing(call: Callable[..., Any]) -> Callable[..., Any]:
         def refuse_first(name: Any, *arguments: Any, **named: Any) -> Any:
