@@ -239,7 +239,7 @@ async def test_an_invalid_address_of_agent_tools_is_refused_in_a_sentence(place:
 
 
 async def test_a_result_is_reported_from_within_a_strict_sandbox(tool_host: ToolHost, tmp_path: Path) -> None:
-    sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(tmp_path / "space",), socket=tool_host.socket)
+    sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(tmp_path / "space",), model_socket=tool_host.socket)
     sandbox.writable[0].mkdir()
     program = await start_program(
         relay_command(f"{sandbox.url}/voice"),

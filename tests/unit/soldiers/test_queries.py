@@ -51,7 +51,7 @@ class Scene:
             folders=folders,
             checkouts=RunCheckouts(folders.repositories),
             agents=self.agents,
-            environment={},
+            base_variables={},
             agent_environment=UNCONFINED,
             bus=cast("Any", None),
             send=self.sent.append,
@@ -84,7 +84,14 @@ def _query(text: str, *, reconcile: bool) -> commands.SendQuery:
 def _input(command: commands.HostCommand) -> CommandInput[Any]:
     accepted = Record(kind="command", id="c1", state="accepted", indexed={"host": "host-a"}, doc={})
     return CommandInput(
-        command=command, accepted=accepted, general="", work=None, home_run="wf-1", ended=False, trees={}, reports={}
+        command=command,
+        accepted=accepted,
+        general="",
+        work=None,
+        home_run="wf-1",
+        may_remove_files=False,
+        trees={},
+        reports={},
     )
 
 

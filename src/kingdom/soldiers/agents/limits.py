@@ -52,7 +52,7 @@ class AgentLoops(AgentFailed):
 class LoopAdvice(StrEnum):
     """What to do with an agent after a tool call."""
 
-    CONTINUE = "let"
+    CONTINUE = "continue"
     NUDGE = "nudge"
     GIVE_UP = "give up"
 

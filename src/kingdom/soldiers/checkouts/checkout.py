@@ -256,19 +256,19 @@ class Checkout:
                 }
                 code = await self._run(marshal.dumps(full_request), output, scratch)
             output.seek(0)
-            verdict, *words = output.readline(_LINE_BYTES_MAX).decode(errors="replace").split() or [""]
-            if verdict == "refused":
-                raise ProgramFailed(f"the checkout at {self._path} cannot be used: {' '.join(words)}")
-            if verdict != "done" or code:
+            outcome, *details = output.readline(_LINE_BYTES_MAX).decode(errors="replace").split() or [""]
+            if outcome == "refused":
+                raise ProgramFailed(f"the checkout at {self._path} cannot be used: {' '.join(details)}")
+            if outcome != "done" or code:
                 output.seek(0)
                 git_output = output.read(_LINE_BYTES_MAX).decode(errors="replace").strip()
                 raise GitFailed(f"git failed in {self._path}: {git_output or f'exit code {code}'}", code or 1)
             if action not in _RETURNING_COMMITS:
                 return [], output.read()
-            if not all(_COMMIT.fullmatch(word) for word in words):
+            if not all(_COMMIT.fullmatch(detail) for detail in details):
                 raise GitFailed(f"git in {self._path} returned an invalid commit", 1)
             await self._repository.import_pack(output)
-            return words, b""
+            return details, b""
 
     async def _run(self, request: bytes, output: IO[bytes], scratch: Path) -> int:
         """Run the program in its sandbox, and copy its answer to `output`."""

@@ -142,7 +142,7 @@ class AgentFile:
 
     def make_folder(self) -> None:
         """Create a folder here if needed, and move anything else aside; raise ProgramFailed if this fails."""
-        with self._explaining_failure("made"), self._parent_folder() as (folder, name):
+        with self._explaining_failure("created"), self._parent_folder() as (folder, name):
 
             def make() -> None:
                 try:
@@ -192,7 +192,7 @@ class AgentFileInfo:
 
     file: AgentFile
     size: int
-    at: float
+    modified_at: float
 
 
 def find_files(root: Path, pattern: str) -> list[AgentFileInfo]:

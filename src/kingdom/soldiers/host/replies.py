@@ -38,12 +38,15 @@ _FAILURES: Mapping[type[commands.HostCommand], type[answers.HostAnswer]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostContext:
-    """The objects of this host that command handlers use."""
+    """The objects of this host that command handlers use.
+
+    `base_variables` are the environment variables that every program gets.
+    """
 
     folders: HostFolders
     checkouts: RunCheckouts
     agents: RunningAgents
-    environment: Mapping[str, str]
+    base_variables: Mapping[str, str]
     agent_environment: AgentEnvironment
     bus: Bus
     send: Callable[[HostReply], None]

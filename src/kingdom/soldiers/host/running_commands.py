@@ -71,7 +71,7 @@ class RunningCommands:
                 folders.repositories, home=folders.directory, git_policy=agent_environment.git_policy
             ),
             agents=self._agents,
-            environment=environment,
+            base_variables=environment,
             agent_environment=agent_environment,
             bus=bus,
             send=reporter.send,
@@ -191,7 +191,7 @@ class RunningCommands:
         command = command_input.command
         if isinstance(command, commands.StartAgent | commands.TakeCheckpoint):
             self._stops.pop(command.work_id, None)
-        elif command_input.ended:
+        elif command_input.may_remove_files:
             self._drop_stops_of_run(command.workflow_id)
 
     def _drop_stops_of_run(self, workflow_id: str) -> None:
