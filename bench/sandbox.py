@@ -65,7 +65,10 @@ async def measure(pairs: int, handicap: float) -> dict[str, Any]:
             ModelProxy(folder / "gate", [Upstream(vendor=Vendor.ANTHROPIC, url=url, key=_KEY)]) as proxy,
         ):
             strict = Sandbox(
-                profile=SandboxProfile.STRICT, writable=(folder / "with",), socket=proxy.socket, limits=AGENT_LIMITS
+                profile=SandboxProfile.STRICT,
+                writable=(folder / "with",),
+                model_socket=proxy.socket,
+                limits=AGENT_LIMITS,
             )
             ways = {"without": Sandbox(profile=SandboxProfile.OFF, url=url), "with": strict}
             for way in ways:

@@ -95,7 +95,7 @@ def explain_state(workflow: Workflow) -> str:
         return f"It asks: {sentence(workflow.question.text)}"
     if workflow.parked_until:
         return with_reason(f"It continues by itself at {workflow.parked_until:%H:%M} UTC", sentence(workflow.reason))
-    if workflow.gate_work_id and (gate := workflow.find_work(workflow.gate_work_id)):
+    if workflow.work_to_approve_id and (gate := workflow.find_work(workflow.work_to_approve_id)):
         return f"A person must approve the work {gate.definition.name} before it begins: resume the run to approve it."
     return _PLAIN_STATES.get(workflow.status, _describe_progress)(workflow)
 

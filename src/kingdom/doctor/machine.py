@@ -14,7 +14,7 @@ from kingdom.court.chamberlain.sensor import MachineSensor
 from kingdom.doctor.check import CheckResult, fail, ok, run_in_thread, skipped, warn
 from kingdom.doctor.context import CheckContext
 from kingdom.doctor.programs import describe_failure, find_version, parse_version, run_program
-from kingdom.soldiers.agent_kinds import NO_SANDBOX
+from kingdom.soldiers.agent_kinds import NO_SANDBOX_CONSEQUENCE
 from kingdom.soldiers.sandbox.probe import find_sandbox_problem
 from kingdom.soldiers.sandbox.programs import how_to_install
 from kingdom.soldiers.sandbox.sandbox import SandboxProfile
@@ -81,7 +81,10 @@ async def check_sandbox(context: CheckContext) -> CheckResult:
         return skipped("the settings cannot be read, so the profile is unknown")
     profile = context.realm.soldiers.sandbox
     if profile is SandboxProfile.OFF:
-        found = f"soldiers.sandbox is off: agents, setup scripts and checks run WITHOUT A SANDBOX, which {NO_SANDBOX}"
+        found = (
+            "soldiers.sandbox is off: agents, setup scripts and checks run WITHOUT A SANDBOX, which"
+            f" {NO_SANDBOX_CONSEQUENCE}"
+        )
         return warn(found, "set soldiers.sandbox to strict in kingdom.yaml")
     return ok(f"{profile}, for every agent, setup script and check")
 

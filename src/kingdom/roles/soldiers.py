@@ -15,7 +15,7 @@ from kingdom.errors import Misconfigured
 from kingdom.realm import Realm, secrets_of
 from kingdom.roles.context import RoleComponents, RoleContext
 from kingdom.settings import Settings, read_environment
-from kingdom.soldiers.agent_kinds import AGENT_KINDS, NO_SANDBOX, build_agent_environment
+from kingdom.soldiers.agent_kinds import AGENT_KINDS, NO_SANDBOX_CONSEQUENCE, build_agent_environment
 from kingdom.soldiers.host.host import SoldierHost
 from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.settings import SoldierSettings
@@ -52,7 +52,8 @@ def soldier_host(
         raise Misconfigured(f"{name!r} is not a valid host name: choose a name of letters, digits, - and _ with --name")
     if soldiers.sandbox is SandboxProfile.OFF:
         _log.warning(
-            f"agents, setup scripts and checks run WITHOUT A SANDBOX: soldiers.sandbox is off, which {NO_SANDBOX}"
+            "agents, setup scripts and checks run WITHOUT A SANDBOX: soldiers.sandbox is off, which"
+            f" {NO_SANDBOX_CONSEQUENCE}"
         )
     # The directory of a file store, or the current directory.
     base = directory_of(settings.database_url) or Path()

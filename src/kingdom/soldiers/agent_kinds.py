@@ -66,7 +66,7 @@ def _acp_client(profile: AcpProfile, settings: SoldierSettings) -> AgentClient:
 
 
 # The consequence of the profile `off`, as part of a sentence.
-NO_SANDBOX = "lets them read and change whatever this user can, and reach every network"
+NO_SANDBOX_CONSEQUENCE = "lets them read and change whatever this user can, and reach every network"
 _CLAUDE, _ACP = ("claude_agent_sdk", "kingdom[claude]"), ("acp", "kingdom[acp]")
 AGENT_KINDS: Mapping[str, AgentKind] = {
     "scripted": AgentKind(client=lambda _: ScriptedAgentClient(), offers_tools=False),
@@ -128,7 +128,8 @@ def _check_requirements(settings: SoldierSettings, kind: AgentKind) -> None:
         )
         raise Misconfigured(
             f"agents, setup scripts and checks run in a sandbox, which cannot be created here: {reason}. What to do:"
-            f' {remedy}. Or write `sandbox: "{SandboxProfile.OFF}"` under `soldiers` into kingdom.yaml: it {NO_SANDBOX}'
+            f' {remedy}. Or write `sandbox: "{SandboxProfile.OFF}"` under `soldiers` into kingdom.yaml: it'
+            f" {NO_SANDBOX_CONSEQUENCE}"
         )
 
 

@@ -94,12 +94,7 @@ class Redaction:
 
     def text(self, text: str) -> str:
         """Return a text without secrets."""
-        parts: list[str] = []
-        end = 0
-        for start, stop in self.spans(text):
-            parts += (text[end:start], REDACTED)
-            end = stop
-        return "".join((*parts, text[end:])) if parts else text
+        return _cover(text, self.spans(text))
 
     def value(self, value: Any, depth: int = _DEPTH_MAX) -> Any:
         """Return a JSON value without secrets in any of its texts; parts that are nested too deep are replaced."""
@@ -116,20 +111,14 @@ class Redaction:
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return the ranges of the secrets in a text, in order and merged."""
-        merged: list[tuple[int, int]] = []
-        for start, stop in sorted(self._find_secrets(text)):
-            if merged and start <= merged[-1][1]:
-                merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
-            else:
-                merged.append((start, stop))
-        return merged
+        return _merge(match.span(1) for match in self.find(text))
 
-    def _find_secrets(self, text: str) -> Iterator[tuple[int, int]]:
+    def find(self, text: str) -> Iterator[re.Match[str]]:
+        """Yield a match for each secret in a text, in any order. Its group is the secret."""
         for pattern in (*self._secret_patterns, *_TOKEN_PATTERNS):
             if pattern.anchor in text:
-                for match in re.finditer(pattern.expression, text, re.ASCII):
-                    if match.start(1) >= 0:
-                        yield match.span(1)
+                matches = re.finditer(pattern.expression, text, re.ASCII)
+                yield from (match for match in matches if match.start(1) >= 0)
 
 
 # This is used by code that does not know the secrets of the realm, such as a program inside a sandbox.
@@ -142,6 +131,8 @@ class RedactedStream:
     def __init__(self, redaction: Redaction) -> None:
         self._redaction = redaction
         self._held = ""
+        # So many characters at the beginning of `_held` belong to a secret whose beginning is no longer held back.
+        self._cut_off = 0
 
     def feed(self, text: str) -> str:
         """Add the next piece of text, and return the text that is complete, without secrets."""
@@ -151,17 +142,23 @@ class RedactedStream:
             end = len(self._held) - _HELD_MAX
         if not end:
             return ""
-        for start, stop in self._redaction.spans(self._held):
-            # The secret may continue in the next piece.
-            if start < end <= stop:
-                end = start
-        ready, self._held = self._held[:end], self._held[end:]
-        return self._redaction.text(ready)
+        matches = list(self._redaction.find(self._held))
+        # A secret that reaches `end` may continue in the next piece.
+        unfinished = (match.start() for match in matches if match.start() < end <= match.end())
+        return self._release(matches, min(unfinished, default=end))
 
     def finish(self) -> str:
         """Return the text that is still held back after the last piece, without secrets."""
-        rest, self._held = self._held, ""
-        return self._redaction.text(rest)
+        return self._release(list(self._redaction.find(self._held)), len(self._held))
+
+    def _release(self, matches: list[re.Match[str]], end: int) -> str:
+        """Return the held text before a position, without secrets."""
+        cut_off = [(0, self._cut_off)] if self._cut_off else []
+        ready = _cover(self._held[:end], _merge([*cut_off, *(match.span(1) for match in matches)]))
+        self._held = self._held[end:]
+        reached = (match.end(1) for match in matches if match.start() < end)
+        self._cut_off = max(0, max(reached, default=0) - end, self._cut_off - end)
+        return ready
 
 
 class RedactedFile:
@@ -212,6 +209,28 @@ async def write_redacted(source: asyncio.StreamReader, path: Path, redaction: Re
 def secrets_in(environment: Mapping[str, str]) -> set[str]:
     """Return the values of the variables whose names look like secrets."""
     return {value for name, value in environment.items() if _SECRET_NAME.search(name)}
+
+
+def _merge(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges in order; those that touch or overlap become one."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def _cover(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """Return a text with every range replaced. The ranges are in order; they may end or begin after the text."""
+    parts: list[str] = []
+    end = 0
+    for start, stop in spans:
+        if start < len(text):
+            parts += (text[end:start], REDACTED)
+            end = stop
+    return "".join((*parts, text[end:])) if parts else text
 
 
 def _patterns_for(secret: str) -> Iterator[_SecretPattern]:

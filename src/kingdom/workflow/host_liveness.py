@@ -12,9 +12,9 @@ _PAUSE_SECONDS_MIN = 0.05
 
 
 class LeaseObservation(NamedTuple):
-    """The observed lease of a host. Every renewal changes `version`, the version of the host's record."""
+    """The observed lease of a host. Every renewal changes `renewals`."""
 
-    version: int
+    renewals: int
     lease_seconds: float
 
 
@@ -32,7 +32,7 @@ class LivenessMonitor:
 
     def __init__(self, clock: Callable[[], float] = boot_time) -> None:
         self._clock = clock
-        # For each host the version of its record, and the time since which it has this version.
+        # For each host its renewals, and the time of the last change.
         self._unchanged: dict[str, tuple[int, float]] = {}
         self._observed_at = -math.inf
         self._shortest_lease = math.inf
@@ -43,9 +43,9 @@ class LivenessMonitor:
         gap = now - self._observed_at
         unchanged: dict[str, tuple[int, float]] = {}
         for host, observation in observations.items():
-            version, since = self._unchanged.get(host, (0, now))
-            continues = version == observation.version and gap <= observation.lease_seconds * _GAP_SHARE
-            unchanged[host] = (observation.version, since if continues else now)
+            renewals, since = self._unchanged.get(host, (0, now))
+            continues = renewals == observation.renewals and gap <= observation.lease_seconds * _GAP_SHARE
+            unchanged[host] = (observation.renewals, since if continues else now)
         self._unchanged, self._observed_at = unchanged, now
         self._shortest_lease = min((each.lease_seconds for each in observations.values()), default=math.inf)
         return {host for host, (_, since) in unchanged.items() if now - since >= observations[host].lease_seconds}

@@ -24,6 +24,8 @@ from kingdom.workflow.records import (
 
 HOST_DRAINED, HOST_UNDRAINED = "host.drained", "host.undrained"
 _CHECKS_PER_LEASE = 6
+# The field of a host's record that counts its registrations and renewals. It changes with nothing else.
+_RENEWALS = "renewals"
 
 
 async def register_host(
@@ -35,23 +37,23 @@ async def register_host(
     machine: str = "",
     directory: str = "",
     instance: str = "",
-    first: Callable[[Transaction], Awaitable[None]] | None = None,
+    on_name_free: Callable[[Transaction], Awaitable[None]] | None = None,
     clock: Callable[[], float] = boot_time,
 ) -> Host:
     """Register a host under a new epoch, so that it gets commands.
 
     `instance` distinguishes hosts with the same name. If another instance is up, wait for the duration of its
-    lease. If the other instance renews the lease, it keeps the name, otherwise this instance replaces it. `first`
-    is called in the transaction of the registration, when the name is known to be free.
+    lease. If the other instance renews the lease, it keeps the name, otherwise this instance replaces it.
+    `on_name_free` is called in the transaction of the registration.
     """
-    silent_version: int | None = None
+    silent: LeaseObservation | None = None
 
     async def act(transaction: Transaction) -> Host | Record:
         record, before = await find_host(transaction, host_id)
-        if record and before and _is_taken(before, instance) and record.version != silent_version:
+        if record and before and _is_taken(before, instance) and _observe(record) != silent:
             return record
-        if first:
-            await first(transaction)
+        if on_name_free:
+            await on_name_free(transaction)
         host = Host(
             id=host_id,
             epoch=before.epoch + 1 if before else 1,
@@ -62,7 +64,7 @@ async def register_host(
             lease_seconds=lease.total_seconds(),
             drained=before is not None and before.drained,
         )
-        await _put(transaction, host, record)
+        await _put(transaction, host, record, renews=True)
         await publish_events(transaction, [host.registered_event()], aggregate="Host", key=host_id, actor=host_id)
         return host
 
@@ -70,7 +72,7 @@ async def register_host(
         outcome = await run_transaction(bus, act)
         if isinstance(outcome, Host):
             return outcome
-        silent_version = await _wait_one_lease(bus, outcome, clock)
+        silent = await _wait_one_lease(bus, outcome, clock)
 
 
 async def renew_host(bus: Bus, host: Host, busy: int, lease: timedelta) -> HostRenewal:
@@ -85,7 +87,7 @@ async def renew_host(bus: Bus, host: Host, busy: int, lease: timedelta) -> HostR
         if now.status is HostStatus.LOST:
             return HostRenewal.LOST
         renewed = msgspec.structs.replace(now, busy=busy, lease_seconds=lease.total_seconds())
-        await _put(transaction, renewed, record)
+        await _put(transaction, renewed, record, renews=True)
         return HostRenewal.RENEWED
 
     return await run_transaction(bus, act)
@@ -150,29 +152,37 @@ def _is_taken(host: Host, instance: str) -> bool:
 
 
 def _observe(record: Record) -> LeaseObservation:
-    return LeaseObservation(record.version, read_document(record.doc, Host).lease_seconds)
+    # A host of an earlier version does not count its renewals, but each of them changes the version of the record.
+    renewals = _renewals(record) or -record.version
+    return LeaseObservation(renewals, read_document(record.doc, Host).lease_seconds)
 
 
-async def _wait_one_lease(bus: Bus, other: Record, clock: Callable[[], float]) -> int:
-    """Wait for one lease and return the version of a host that did not renew; raise Misconfigured if it renewed."""
-    lease = _observe(other).lease_seconds
-    deadline = clock() + lease
+def _renewals(record: Record | None) -> int:
+    return int(record.doc.get(_RENEWALS, 0)) if record else 0
+
+
+async def _wait_one_lease(bus: Bus, other: Record, clock: Callable[[], float]) -> LeaseObservation:
+    """Wait for one lease and return the lease of a host that did not renew; raise Misconfigured if it renewed."""
+    observed = _observe(other)
+    deadline = clock() + observed.lease_seconds
     while True:
-        await asyncio.sleep(lease / _CHECKS_PER_LEASE)
+        await asyncio.sleep(observed.lease_seconds / _CHECKS_PER_LEASE)
         async with bus.transaction() as transaction:
             record, now = await find_host(transaction, other.id)
-        if record and now and now.status is HostStatus.UP and record.version != other.version:
+        if record is None or now is None or now.status is HostStatus.LOST:
+            return observed
+        if _observe(record) != observed:
             raise Misconfigured(
                 f"another host named {now.id} runs on machine {now.machine or 'unknown'}, directory"
                 f" {now.directory or 'unknown'}: stop it there, or give this host another name"
             )
-        if record is None or record.version != other.version or clock() >= deadline:
-            return other.version
+        if clock() >= deadline:
+            return observed
 
 
-async def _put(transaction: Transaction, host: Host, record: Record | None) -> None:
+async def _put(transaction: Transaction, host: Host, record: Record | None, *, renews: bool = False) -> None:
     version = record.version if record else 0
-    document = msgspec.to_builtins(host)
+    document = {**msgspec.to_builtins(host), _RENEWALS: _renewals(record) + renews}
     await transaction.put(Record(kind=HOSTS.name, id=host.id, version=version, state=host.status, doc=document))
 
 

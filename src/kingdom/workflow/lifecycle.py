@@ -14,6 +14,7 @@ from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import RecordQuery
 from kingdom.clock import utc_now
 from kingdom.errors import IllegalTransition, NotFound, Transient, Unreadable
+from kingdom.failure_log import log_failure
 from kingdom.ids import new_id
 from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.model.resources.mcp_server import McpServer
@@ -212,7 +213,7 @@ async def _act_on_each(
         try:
             await act(workflow_id)
         except Exception as error:  # noqa: BLE001 - one run must not block the others
-            _log.warning(failure, workflow=workflow_id, error=str(error))
+            log_failure(_log, failure, error, workflow=workflow_id)
         else:
             done.append(workflow_id)
     for workflow_id in set(due).difference(done) if has_more else ():

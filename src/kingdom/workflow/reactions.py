@@ -95,8 +95,8 @@ async def place_displaced_run(received: Event[events.WorkflowDisplaced], transac
 async def on_host_registered(received: Event[events.HostRegistered], transaction: Transaction) -> None:
     """Displace the runs that a host had before it restarted, and runs of lost hosts that now fit on a host."""
     host = received.payload
-    own = await displace_runs(transaction, host.host, host.epoch, f"{host.host} restarted")
-    await displace_stranded_runs(transaction, taken=own)
+    displaced = await displace_runs(transaction, host.host, host.epoch, f"{host.host} restarted")
+    await displace_stranded_runs(transaction, slots_taken=displaced)
 
 
 async def on_host_lost(received: Event[events.HostLost], transaction: Transaction) -> None:

@@ -42,15 +42,15 @@ async def displace_runs(transaction: Transaction, host_id: str, epoch: int, reas
     return len(waiting)
 
 
-async def displace_stranded_runs(transaction: Transaction, taken: int = 0) -> None:
+async def displace_stranded_runs(transaction: Transaction, slots_taken: int = 0) -> None:
     """Displace runs that can leave their lost host, as many as there are free slots on other hosts.
 
-    Without this limit, the first host that returns would get all runs. `taken` is the number of slots that are already
-    used by other displaced runs.
+    Without this limit, the first host that returns would get all runs. `slots_taken` is the number of slots that other
+    displaced runs already use.
     """
     hosts = await known_hosts(transaction)
     slots = sum(max(host.slots - host.busy, 0) for host in hosts if host.takes_runs)
-    free = min(slots - taken, _RUNS_PER_TRANSACTION)
+    free = min(slots - slots_taken, _RUNS_PER_TRANSACTION)
     with_remote: dict[str, bool] = {}
     for host in hosts:
         if host.status is HostStatus.LOST:
@@ -98,8 +98,8 @@ async def choose_host_for(transaction: Transaction, workflow: Workflow) -> Host 
             return own
         if not await _can_move(transaction, workflow, {}):
             return None
-    if workflow.continues:
-        _, earlier = await find_host(transaction, workflow.continues.host)
+    if workflow.earlier_session:
+        _, earlier = await find_host(transaction, workflow.earlier_session.host)
         if earlier and earlier.takes_runs:
             return earlier
     return choose_host(await known_hosts(transaction), workflow.id)

@@ -103,7 +103,7 @@ async def assert_one_session(pull: FollowedPull) -> None:
     assert len(runs) == 4
     assert len({session_of(token) for token in tokens}) == 1
     assert len({soldier_of(token) for token in tokens}) == 4
-    assert [run.works[0].agent.continued for run in runs] == [None, True, True, True]
+    assert [run.works[0].agent.uses_earlier_session for run in runs] == [None, True, True, True]
     summaries = [(run.works[0].result or {})["summary"] for run in runs[1:]]
     assert summaries == [SUMMARY.replace("{prompts}", str(prompt)) for prompt in (2, 3, 4)]
     ended = await pull.followup()

@@ -82,7 +82,7 @@ async def test_rounds_of_claude_go_on_in_the_session_that_opened_the_pull_reques
     await pull.request_changes()
     assert len(set(await sessions(pull))) == 1
     runs = await pull.runs()
-    assert [run.works[0].agent.continued for run in runs] == [None, True, True]
+    assert [run.works[0].agent.uses_earlier_session for run in runs] == [None, True, True]
     prompts = json.dumps([served.body["messages"] for served in model.asked][-1])
     assert "acme/followed" in prompts
     assert prompts.count("# Work on pull request") == 2, "the model sees the prompts of both rounds"
@@ -102,5 +102,5 @@ async def test_a_round_begins_a_new_session_with_the_reports_if_the_earlier_one_
     shutil.rmtree(folders.home(first.id))
     await pull.fail_check()
     assert len(set(await sessions(pull))) == 2
-    assert [run.works[0].agent.continued for run in await pull.runs()] == [None, False]
+    assert [run.works[0].agent.uses_earlier_session for run in await pull.runs()] == [None, False]
     assert REPORTS in json.dumps([served.body["messages"] for served in model.asked][-1])

@@ -64,7 +64,7 @@ class Kind:
         if not self.sandboxed:
             return None
         return Sandbox(
-            profile=SandboxProfile.STRICT, writable=writable, readable=_SHOWN, socket=socket, limits=AGENT_LIMITS
+            profile=SandboxProfile.STRICT, writable=writable, readable=_SHOWN, model_socket=socket, limits=AGENT_LIMITS
         )
 
 

@@ -73,7 +73,7 @@ async def run_agent(folder: Path, command: str, path: list[str]) -> str:
         home_run="wf-1",
         space=space,
         checkouts=(),
-        environment=ENVIRONMENT,
+        base_variables=ENVIRONMENT,
     )
     trust = ("CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "CARGO_HTTP_CAINFO")
     async with AsyncExitStack() as stack:

@@ -61,7 +61,9 @@ async def opened(profile: AcpProfile, folder: Path, confinement: SandboxProfile)
         upstream = Upstream(vendor=profile.vendor, url=model.url, key=KEY)
         handler = partial(answer_tool_call, tools)
         async with ModelProxy(folder / "gate", [upstream], on_tool_call=handler, on_loopback=on_loopback) as proxy:
-            sandbox = Sandbox(profile=confinement, writable=(space, home), socket=proxy.socket, limits=AGENT_LIMITS)
+            sandbox = Sandbox(
+                profile=confinement, writable=(space, home), model_socket=proxy.socket, limits=AGENT_LIMITS
+            )
             sandbox = replace(sandbox, url=proxy.url) if on_loopback else sandbox
             environment = {**ENVIRONMENT, MARK: mark, "HOME": str(home), "TMPDIR": str(home / "tmp")}
             client = AcpAgentClient(profile, directory=AGENTS, prices=PRICES)

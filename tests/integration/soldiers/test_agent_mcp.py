@@ -100,7 +100,7 @@ async def test_the_official_client_reports_a_result_over_both_transports(tool_ho
         async with client_of(*relay_command(place)) as client:
             assert await called(client, "remember", text=f"Sentence {number}.") == (
                 False,
-                "It is kept, and becomes memory with your result.",
+                "It is stored. Agents after you get it once you have reported your result.",
             )
             is_error, _ = await called(client, "report_result", **SUCCESS)
             assert not is_error
@@ -239,7 +239,7 @@ async def test_an_invalid_address_of_agent_tools_is_refused_in_a_sentence(place:
 
 
 async def test_a_result_is_reported_from_within_a_strict_sandbox(tool_host: ToolHost, tmp_path: Path) -> None:
-    sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(tmp_path / "space",), socket=tool_host.socket)
+    sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(tmp_path / "space",), model_socket=tool_host.socket)
     sandbox.writable[0].mkdir()
     program = await start_program(
         relay_command(f"{sandbox.url}/voice"),

@@ -1,12 +1,15 @@
 """The disk usage of a run is measured while its programs run, and a run beyond its quota is ended."""
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kingdom.soldiers.files import disk_quota
-from kingdom.soldiers.files.disk_quota import DEPTH_MAX, DiskQuota, DiskUsage
+from kingdom.soldiers.files.disk_quota import DEPTH_MAX, DiskQuota, DiskQuotaExceeded, DiskUsage
 from kingdom.soldiers.sandbox.sandbox import SandboxProfile
 from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
 from kingdom.workflow.model.status import WorkflowStatus
@@ -75,6 +78,36 @@ def test_too_many_files_and_too_deep_folders_are_refused(tmp_path: Path, monkeyp
     assert f"folders nested more than {DEPTH_MAX} deep" in quota(tmp_path, 100).describe_excess()
     monkeypatch.setattr(disk_quota, "FILES_MAX", 50)
     assert "has more than 50 files" in quota(tmp_path, 100).describe_excess()
+
+
+@pytest.mark.parametrize("refused", [".", "shut", "inner"])
+def test_a_permission_that_is_removed_during_the_count_is_given_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """The tests may run as root, which needs no permission, so this test refuses the first access itself."""
+    write(tmp_path / "shut" / "inner" / "file", 2 * MIB)
+    refusals: list[str] = []
+
+    def refusing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse_first(name: Any, *arguments: Any, **named: Any) -> Any:
+            if name == refused and len(refusals) < 3:
+                refusals.append(name)
+                raise PermissionError(errno.EACCES, "an agent has removed the permission", name)
+            return call(name, *arguments, **named)
+
+        return refuse_first
+
+    for call in ("open", "stat"):
+        monkeypatch.setattr(os, call, refusing(getattr(os, call)))
+    assert 2 * MIB <= used(tmp_path) < 3 * MIB
+    assert len(refusals) == 3
+
+
+async def test_a_disk_usage_that_cannot_be_measured_counts_as_exceeded(tmp_path: Path) -> None:
+    unmeasured = quota(tmp_path / ("x" * 300), 100)
+    assert "the disk usage of the run cannot be measured" in await unmeasured.wait_until_exceeded()
+    with pytest.raises(DiskQuotaExceeded, match="File name too long"):
+        await unmeasured.check()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.soldiers.checkouts.git import GitFailed, extract_passwords, run_git
+from kingdom.soldiers.checkouts.git import GitFailed, extract_credentials, run_git
 from kingdom.soldiers.checkouts.run_checkouts import RunCheckouts
 from tests.integration.soldiers.sources import a_tree, files_of, make_source, run
 
@@ -23,6 +23,7 @@ class Guarded(SimpleHTTPRequestHandler):
 
     leaks: list[str]
     seen: set[str]
+    credentials: str
 
     def do_GET(self) -> None:
         for file in Path("/proc").glob("[0-9]*/cmdline"):
@@ -31,7 +32,7 @@ class Guarded(SimpleHTTPRequestHandler):
                 self.seen.update({"remote-http"} if "remote-http" in words else ())
                 if "sesame" in words:
                     self.leaks.append(words.replace("\0", " "))
-        if self.headers.get("Authorization") == f"Basic {b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}":
+        if self.headers.get("Authorization") == f"Basic {b64encode(self.credentials.encode()).decode()}":
             super().do_GET()
             return
         self.send_response(401)
@@ -51,7 +52,7 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(source: Path) -> Iterator[ThreadingHTTPServer]:
     run("update-server-info", cwd=source)
-    Guarded.leaks, Guarded.seen = [], set()
+    Guarded.leaks, Guarded.seen, Guarded.credentials = [], set(), f"{USER}:{PASSWORD}"
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Guarded, directory=str(source / ".git"))) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -83,9 +84,38 @@ async def test_a_wrong_password_is_refused_and_not_shown(tmp_path: Path, server:
     assert Guarded.leaks == []
 
 
-@pytest.mark.parametrize("address", ["https://ada@example.org/app", "git@example.org:app", "/a/b", "ssh://a:b@c/d"])
-def test_an_address_without_a_password_stays_unchanged(address: str) -> None:
-    assert extract_passwords(("fetch", "--", address)) == (["fetch", "--", address], {})
+async def test_a_token_without_a_user_is_in_no_argument_and_no_error(
+    tmp_path: Path, source: Path, server: ThreadingHTTPServer
+) -> None:
+    Guarded.credentials = "sesame-token:"
+    host = tmp_path / "host"
+    tree = a_tree(host, source, url=f"http://sesame-token@127.0.0.1:{server.server_port}/")
+    await RunCheckouts(host / "repositories").prepare([tree])
+    assert files_of(tree.path) == files_of(source)
+    with pytest.raises(GitFailed) as failed:
+        await run_git(
+            "ls-remote", "--", f"http://sesame-old@127.0.0.1:{server.server_port}/", cwd=tmp_path, home=tmp_path
+        )
+    assert "sesame" not in str(failed.value)
+    assert (Guarded.leaks, Guarded.seen) == ([], {"remote-http"})
+
+
+async def test_a_configured_helper_knows_the_password_of_the_user_in_an_address(
+    tmp_path: Path, source: Path, server: ThreadingHTTPServer
+) -> None:
+    home, port = tmp_path / "home", server.server_port
+    home.mkdir()
+    (home / ".gitconfig").write_text(f"[credential]\n\thelper = store --file={tmp_path}/stored\n")
+    others = f"http://bob:wrong@127.0.0.1%3a{port}\n"
+    (tmp_path / "stored").write_text(f"{others}{ADDRESS.replace('127.0.0.1', f'127.0.0.1%3a{port}')}\n")
+    tree = a_tree(tmp_path / "host", source, url=f"http://ada%40acme@127.0.0.1:{port}/")
+    await RunCheckouts(tmp_path / "host" / "repositories", home=home).prepare([tree])
+    assert files_of(tree.path) == files_of(source)
+
+
+@pytest.mark.parametrize("address", ["https://example.org/a@b", "git@example.org:app", "/a/b", "ssh://a:b@c/d"])
+def test_an_address_without_a_user_for_http_stays_unchanged(address: str) -> None:
+    assert extract_credentials(("fetch", "--", address)) == (["fetch", "--", address], {})
 
 
 async def test_git_lfs_is_never_run_regardless_of_its_configuration(tmp_path: Path, source: Path) -> None:

@@ -67,7 +67,7 @@ async def assert_new_session(scene: HostScene, first: Workflow, run: Workflow, h
     assert done.placement.host == host
     assert (prompt(scene, done, host), session(done) == session(first)) == (f"{NEW} 1", False)
     assert done.works[0].work_space_id != first.works[0].work_space_id
-    assert done.works[0].agent.continued in (False, None)
+    assert done.works[0].agent.uses_earlier_session in (False, None)
     return done
 
 
@@ -83,9 +83,9 @@ async def test_a_run_goes_on_in_the_session_on_the_host_that_has_it(scene: HostS
     assert len({session(run) for run in runs}) == 1
     assert len({soldier_of(run.works[0].agent.session or "") for run in runs}) == 3
     assert len({scene.space(run, run.works[0]) for run in runs}) == 1
-    assert [run.continues and run.continues.workflow_id for run in runs] == [None, first.id, second.id]
+    assert [run.earlier_session and run.earlier_session.workflow_id for run in runs] == [None, first.id, second.id]
     assert [run.continued_by for run in runs] == [second.id, third.id, ""]
-    assert {run.continues.home_run for run in runs if run.continues} == {first.id}
+    assert {run.earlier_session.home_run for run in runs if run.earlier_session} == {first.id}
     assert (scene.space(third, third.works[0]) / APP).resolve() == scene.tree(third)
 
 
@@ -198,8 +198,8 @@ async def test_a_run_that_ends_before_its_agent_starts_passes_the_session_on(sce
     await lifecycle.cancel(scene.bus, never.id, actor=ANNA)
     run = await scene.until(await continue_run(scene, never), WorkflowStatus.COMPLETED)
     assert (prompt(scene, run), session(run)) == (f"{SAME} 2", session(first))
-    assert run.continues
-    assert run.continues.workflow_id == never.id
+    assert run.earlier_session
+    assert run.earlier_session.workflow_id == never.id
 
 
 @ONE_BACKEND

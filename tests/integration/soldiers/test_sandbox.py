@@ -172,7 +172,7 @@ async def test_traffic_is_sent_to_the_proxy_and_the_exit_code_of_the_program_is_
         return b'{"heard": ' + body + b"}"
 
     async with ModelProxy(tmp_path / "gate", [], on_tool_call=answer_call) as gate:
-        sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(work,), socket=gate.socket)
+        sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(work,), model_socket=gate.socket)
         say = f"import urllib.request as r; print(r.urlopen('{sandbox.url}/voice', b'[1]').read().decode())"
         finished = await shell(f'/usr/bin/env python3 -c "{say}"; exit 7', work, sandbox)
     assert finished == ProgramResult(7, '{"heard": [1]}\n')
@@ -181,7 +181,7 @@ async def test_traffic_is_sent_to_the_proxy_and_the_exit_code_of_the_program_is_
 async def test_a_killed_program_leaves_no_process(work: Path, tmp_path: Path) -> None:
     mark = uuid4().hex
     async with ModelProxy(tmp_path / "gate", []) as gate:
-        sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(work,), socket=gate.socket)
+        sandbox = Sandbox(profile=SandboxProfile.STRICT, writable=(work,), model_socket=gate.socket)
         program = await start_program(
             ["/bin/sh", "-c", "trap '' TERM INT; setsid sh -c 'setsid sleep 921 & exit 0'; sleep 922"],
             cwd=work,
@@ -336,7 +336,7 @@ def test_starting_an_agent_without_a_sandbox_logs_a_warning(work: Path) -> None:
             build_agent_sandbox(SandboxProfile.OFF, space=work, home=work, checkouts=[], reports=work)
     finally:
         configure_logs(json=True, level=logging.ERROR)
-    assert "WITHOUT A SANDBOX" in logs[0]["event"]
+    assert "without a sandbox" in logs[0]["event"]
 
 
 async def test_a_sandbox_needs_bubblewrap(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

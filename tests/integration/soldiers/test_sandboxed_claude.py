@@ -36,7 +36,7 @@ async def test_claude_works_through_the_proxy_and_never_sees_the_key(tmp_path: P
             on_loopback=profile is SandboxProfile.DEV,
         ) as proxy,
     ):
-        sandbox = Sandbox(profile=profile, writable=(work,), socket=proxy.socket, limits=AGENT_LIMITS)
+        sandbox = Sandbox(profile=profile, writable=(work,), model_socket=proxy.socket, limits=AGENT_LIMITS)
         result = await ask_claude(prompt, work, sandbox, url=proxy.url)
         assert proxy.refused == 0
     assert (result["is_error"], result["result"]) == (False, "done")

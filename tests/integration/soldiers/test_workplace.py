@@ -49,7 +49,7 @@ class HostSetup:
             home_run="wf-1",
             space=self.space,
             checkouts=(),
-            environment=ENVIRONMENT,
+            base_variables=ENVIRONMENT,
         )
 
     async def answer(self, prompt: str, *, agent: AgentName = "command", **options: Any) -> str:

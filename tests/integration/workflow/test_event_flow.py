@@ -243,4 +243,4 @@ def test_the_stream_of_runs_subscribes_to_every_answer() -> None:
         assert TOPOLOGY.route(Envelope(type=kind.__name__)) == ("workflow",)
     assert set(ANSWERS) == {
         kind for kind in vars(answers).values() if isinstance(kind, type) and issubclass(kind, answers.HostAnswer)
-    } - {answers.HostAnswer, answers.PaidAnswer, answers.FailedTurn}
+    } - {answers.HostAnswer, answers.AnswerWithCost, answers.FailedTurn}

@@ -8,12 +8,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from kingdom.bus import LogEntry, Retention, Transaction
 from kingdom.errors import Misconfigured, Transient
 from kingdom.workflow.host_liveness import LivenessMonitor
-from kingdom.workflow.hosts import known_hosts, mark_lost_hosts, register_host, renew_host, retire_host
+from kingdom.workflow.hosts import known_hosts, mark_lost_hosts, register_host, renew_host, retire_host, set_drained
 from kingdom.workflow.model.resources.host import Host, HostRenewal, HostStatus
 from kingdom.workflow.reactions import engine
 from kingdom.workflow.records import HOSTS
@@ -116,7 +117,7 @@ async def test_a_second_host_with_the_same_name_is_refused_while_the_first_renew
         touched.append(transaction)
 
     with pytest.raises(Misconfigured, match="another host named box runs on machine oak, directory /srv/a: stop it"):
-        await register_host(bus, "box", 4, SHORT, machine="elm", instance="two", first=touch, clock=bus.clock)
+        await register_host(bus, "box", 4, SHORT, machine="elm", instance="two", on_name_free=touch, clock=bus.clock)
     assert touched == []
     assert await renew_host(scene.bus, first, 0, SHORT) is HostRenewal.RENEWED
 
@@ -188,11 +189,49 @@ async def test_the_first_action_of_a_host_is_stored_with_its_registration_or_not
         raise Transient("no")
 
     with pytest.raises(Transient):
-        await register_host(scene.bus, "box", 4, LEASE, first=fail)
+        await register_host(scene.bus, "box", 4, LEASE, on_name_free=fail)
     before = [entry.type for entry in await scene.log()]
-    await register_host(scene.bus, "box", 4, LEASE, first=note)
+    await register_host(scene.bus, "box", 4, LEASE, on_name_free=note)
     assert [entry.type for entry in await scene.log()] == [*before, "Noted", "HostRegistered"]
     assert {"Noted", "HostRegistered"}.isdisjoint(before)
+
+
+async def drain_or_undrain(scene: Scene, *, drained: bool) -> None:
+    async with scene.bus.transaction() as transaction:
+        await set_drained(transaction, "box", drained=drained, actor="anna")
+
+
+async def test_a_host_that_is_drained_while_another_takes_over_its_name_counts_as_silent(scene: Scene) -> None:
+    await register_host(scene.bus, "box", 4, SHORT, instance="one")
+
+    async def drain(looks: int) -> None:
+        if looks in {2, 1 + LOOKS}:
+            await drain_or_undrain(scene, drained=looks == 2)
+
+    bus: Any = CheckingBus(scene.bus, drain)
+    second = await register_host(bus, "box", 4, SHORT, instance="two", clock=bus.clock)
+    assert (second.epoch, second.drained, bus.count) == (2, False, 1 + LOOKS + 1)
+
+
+async def test_draining_does_not_extend_the_lease_of_a_silent_host(scene: Scene) -> None:
+    await register_host(scene.bus, "box", 4, LEASE)
+    watcher = Watcher(scene)
+    lost: list[list[str]] = []
+    for number in range(5):
+        lost.append(await watcher.look())
+        await drain_or_undrain(scene, drained=number % 2 == 0)
+    assert lost == [[], [], [], [], ["box"]]
+
+
+async def test_the_renewals_of_a_host_of_an_earlier_version_are_seen_too(scene: Scene) -> None:
+    host = await register_host(scene.bus, "box", 4, LEASE)
+    watcher = Watcher(scene)
+    for _ in range(6):
+        async with scene.bus.transaction() as transaction:
+            record = await transaction.get(HOSTS.name, "box")
+            assert record
+            await transaction.put(record.replace(doc=msgspec.to_builtins(host)))
+        assert await watcher.look() == []
 
 
 async def test_a_registration_under_the_name_of_a_silent_host_ends_when_the_host_counts_as_lost(scene: Scene) -> None:

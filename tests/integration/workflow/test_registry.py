@@ -103,9 +103,13 @@ async def test_a_git_and_an_mcp_server_are_in_use_until_the_run_ends(scene: Scen
     assert users == registry.ResourceUsers(workflows=(run,), templates=("tpl-1",))
     assert (await registry.show_mcp_server(scene.bus, "tools"))[1] == users
     assert (await registry.show_git(scene.bus, "git-lib"))[1] == registry.ResourceUsers(workflows=(), templates=())
-    with pytest.raises(IllegalTransition, match=f"git git-app is IN USE: cannot delete it while {run}"):
+    with pytest.raises(
+        IllegalTransition, match=f"git git-app is IN USE: cannot delete it, because it is used by {run}"
+    ):
         await registry.delete_git(scene.bus, "git-app", actor=ANNA)
-    with pytest.raises(IllegalTransition, match=f"mcp server tools is IN USE: cannot unregister it while {run}"):
+    with pytest.raises(
+        IllegalTransition, match=f"mcp server tools is IN USE: cannot unregister it, because it is used by {run}"
+    ):
         await registry.unregister_mcp_server(scene.bus, "tools", actor=ANNA)
     await scene.finish(run)
     assert (await registry.show_git(scene.bus, "git-app"))[1].workflows == ()
@@ -259,7 +263,9 @@ async def test_a_deletion_is_undone_if_a_run_that_uses_the_git_starts_meanwhile(
             await starting
 
     deleting: Any = Gated(scene.bus, before_open=let_it_commit)
-    with pytest.raises(IllegalTransition, match=f"git git-app is IN USE: cannot delete it while {run}"):
+    with pytest.raises(
+        IllegalTransition, match=f"git git-app is IN USE: cannot delete it, because it is used by {run}"
+    ):
         await registry.delete_git(deleting, "git-app", actor=ANNA)
     shown, users = await registry.show_git(scene.bus, "git-app")
     assert (shown.deleted, shown.deleting, users.workflows) == (False, False, (run,))

@@ -100,7 +100,7 @@ async def test_a_deleted_template_cannot_be_used_but_its_id_can(scene: Scene) ->
     assert (await logged_about(scene, "tpl"))[-1] == ("WorkflowTemplateDeleted", "bob")
     with pytest.raises(IllegalTransition, match="template tpl is DELETED: cannot update it"):
         await update_template(scene.bus, "tpl", template(), actor=ANNA)
-    with pytest.raises(IllegalTransition, match="no workflow can be made from it"):
+    with pytest.raises(IllegalTransition, match="no workflow can be created from it"):
         await lifecycle.create(scene.bus, "tpl", actor=ANNA)
     again = template(work("only"))
     await create_template(scene.bus, again, actor=ANNA)

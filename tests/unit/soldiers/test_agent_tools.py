@@ -22,6 +22,7 @@ from kingdom.soldiers.agent_tools.result_file import RESULT_FILE
 from kingdom.soldiers.agents.port import TurnAnswer
 from kingdom.soldiers.redaction import Redaction
 from kingdom.soldiers.turns.result import apply_reported_status, read_result, remove_unsuccessful_result
+from kingdom.workflow.past_results import PastResult
 from kingdom.workflow.verdicts import PetitionVerdict
 from tests.patience import PATIENCE_SECONDS
 
@@ -351,3 +352,21 @@ async def test_a_body_that_is_not_a_call_is_answered_with_an_error(tmp_path: Pat
 async def test_a_call_that_is_too_large_is_not_even_read(tmp_path: Path) -> None:
     reply = json.loads(await answer_tool_call(in_turn(tmp_path), b" " * (BODY_BYTES_MAX + 1)))
     assert reply == {"text": ToolReply(text=f"the call has more than {BODY_BYTES_MAX} bytes").text, "is_error": True}
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (TimeoutError(), "the store did not answer in time"),
+        (ConnectionResetError(), "ConnectionResetError"),
+        (Unavailable("the store is down"), "the store is down"),
+    ],
+)
+async def test_the_answer_to_an_agent_says_why_earlier_results_cannot_be_read(
+    tmp_path: Path, error: Exception, why: str
+) -> None:
+    async def fail(_: int) -> list[PastResult]:
+        raise error
+
+    reply = await in_turn(tmp_path, find_results=fail).call("read_results", {"count": 1})
+    assert reply == ToolReply(text=f"The results cannot be read now ({why}): continue without them.", is_error=True)

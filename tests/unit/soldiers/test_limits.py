@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from kingdom.soldiers.agents.claude.usage_limit import limited_until, reset_at
 from kingdom.soldiers.agents.limits import LoopAdvice, LoopDetector, parse_usage_limit
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
@@ -78,6 +79,18 @@ def test_a_date_in_january_read_in_december_is_in_the_next_year() -> None:
 
 def test_a_usage_limit_lasts_at_least_a_minute() -> None:
     assert parse_usage_limit("Your quota will reset after 0s.", NOW) == NOW + timedelta(minutes=1)
+
+
+def test_a_usage_limit_of_claude_lasts_at_least_a_minute_and_at_most_a_month() -> None:
+    message = "You have reached your specified API usage limits. You will regain access on {} at 00:00 UTC."
+    soonest = NOW + timedelta(minutes=1)
+    assert limited_until(message.format("2026-12-01"), NOW) == at(0, day=1, month=12)
+    assert limited_until(message.format("2026-11-15"), NOW) == soonest
+    assert limited_until(message.format("2027-11-15"), NOW) is None
+    assert limited_until(message.format("2026-13-01"), NOW) is None
+    assert reset_at(at(15).timestamp(), NOW) == at(15)
+    assert reset_at(0, NOW) == soonest
+    assert reset_at(10**20, NOW) is None
 
 
 def test_a_looping_agent_is_warned_and_then_given_up() -> None:

@@ -1,8 +1,9 @@
 import asyncio
 import base64
 import json
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -165,13 +166,13 @@ def test_a_secret_that_comes_in_pieces_is_removed(token: str, size: int) -> None
 
 
 @pytest.mark.parametrize("size", [1000, 4096, 50_000])
-def test_a_secret_in_pieces_is_removed_from_a_text_without_line_ends(size: int) -> None:
-    token = f"sk-ant-{BODY * 3}"
-    text = ("." * 9_973 + token) * 30
+@pytest.mark.parametrize("secret", [f"sk-ant-{BODY * 3}", f"https://me:{BODY * 3}@host", f"x-api-key: {BODY * 3}"])
+def test_a_secret_in_pieces_is_removed_from_a_text_without_line_ends(secret: str, size: int) -> None:
+    text = (" " * 9_973 + secret) * 30
     stream = RedactedStream(DEFAULT_REDACTION)
     passed = [stream.feed(text[at : at + size]) for at in range(0, len(text), size)]
     assert any(passed)
-    assert "".join([*passed, stream.finish()]) == ("." * 9_973 + REDACTED) * 30
+    assert "".join([*passed, stream.finish()]) == DEFAULT_REDACTION.text(text)
 
 
 def test_whole_lines_are_passed_on_at_once() -> None:
@@ -235,7 +236,8 @@ HOSTILE = (
     *("eyJ", "eyJaaaaaaaa.", "eyJaaaaaaaa.bbbbbbbb.", "://", "://a:", "sk-ant-", "- ", "SG.aaaaaaaaaaaaaaaaaa."),
     *("-----BEGIN PRIVATE KEY-----", "authorization:", "ghp_", "xoxb-", "github_pat_", "AKIA", "=", "a"),
 )
-
+# Each secret overlaps the next one, so every position is inside of a secret.
+CHAIN = f"AKIA{'B' * 6}ASIA{'B' * 6}"
 
 PROCESSOR_SECONDS = 15
 
@@ -246,3 +248,38 @@ def test_no_hostile_text_takes_long(hostile: str) -> None:
     DEFAULT_REDACTION.text(hostile * (1_200_000 // len(hostile)))
     # Processor time, which other load does not change: tenths of a second, or minutes if an expression is quadratic.
     assert time.process_time() - began < PROCESSOR_SECONDS
+
+
+class CountingRedaction(Redaction):
+    """Counts the characters that are scanned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scans: list[int] = []
+
+    def find(self, text: str) -> Iterator[re.Match[str]]:
+        self.scans.append(len(text))
+        return super().find(text)
+
+
+@pytest.mark.parametrize("size", [1000, 1 << 16])
+@pytest.mark.parametrize("hostile", [*HOSTILE, f"AKIA{'A' * 16}", "-----BEGIN PRIVATE KEY-----\n", CHAIN])
+def test_hostile_text_in_pieces_is_held_back_and_scanned_only_in_part(hostile: str, size: int) -> None:
+    text = hostile * (1_200_000 // len(hostile))
+    redaction = CountingRedaction()
+    stream = RedactedStream(redaction)
+    passed = [stream.feed(text[at : at + size]) for at in range(0, len(text), size)]
+    assert max(redaction.scans) <= 4 * (1 << 16)
+    assert sum(redaction.scans) <= 20 * len(text)
+    written = "".join([*passed, stream.finish()])
+    assert re.sub(r"(\[redacted\])+", REDACTED, written) == DEFAULT_REDACTION.text(text)
+
+
+@pytest.mark.parametrize("size", [1000, 1 << 16])
+@pytest.mark.parametrize("repeated", [f"AKIA{'A' * 16}", "-----BEGIN PRIVATE KEY-----\n", CHAIN])
+def test_every_secret_after_many_others_is_removed(repeated: str, size: int) -> None:
+    text = "".join(repeated * (200_000 // len(repeated)) + token + "\n" for token in TOKENS)
+    stream = RedactedStream(DEFAULT_REDACTION)
+    passed = [stream.feed(text[at : at + size]) for at in range(0, len(text), size)]
+    written = "".join([*passed, stream.finish()])
+    assert set(written.replace(REDACTED, "")) <= set("-\n")

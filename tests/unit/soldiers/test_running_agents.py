@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from kingdom.soldiers.agents.port import AgentGone, Launch, Prompt
 from kingdom.soldiers.agents.scripted.session import open_session
@@ -128,3 +129,22 @@ async def test_resources_of_an_agent_are_closed_once_it_is_gone(tmp_path: Path) 
     assert not closed.is_set()
     await agents.end(session, AT_ONCE)
     assert closed.is_set()
+
+
+async def test_a_bug_that_an_agent_survives_is_logged_as_an_error_with_its_class_and_its_traceback(
+    tmp_path: Path,
+) -> None:
+    agents = RunningAgents(InstantAgents(), 1, UnexpectedEnds())
+    resources, bug = AsyncExitStack(), ZeroDivisionError()
+
+    def fail() -> None:
+        raise bug
+
+    resources.callback(fail)
+    session = await agents.start(a_launch(tmp_path), a_start("w1"), resources)
+    with capture_logs() as logs:
+        await agents.end(session, AT_ONCE)
+    assert [(each["log_level"], each["error"], each["exc_info"]) for each in logs] == [
+        ("error", "ZeroDivisionError", bug)
+    ]
+    assert agents.busy == 0

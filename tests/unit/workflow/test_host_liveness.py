@@ -1,4 +1,4 @@
-"""A host is lost if its record did not change during a whole lease of uninterrupted checks by one observer."""
+"""A host is lost if it did not renew its lease during a whole lease of uninterrupted checks by one observer."""
 
 import pytest
 
@@ -14,12 +14,12 @@ class LivenessChecks:
         self.at = at
         self.monitor = LivenessMonitor(lambda: self.at)
 
-    def after(self, seconds: float, **versions: int) -> set[str]:
+    def after(self, seconds: float, **renewals: int) -> set[str]:
         self.at += seconds
-        return self.monitor.observe({host: LeaseObservation(version, LEASE) for host, version in versions.items()})
+        return self.monitor.observe({host: LeaseObservation(count, LEASE) for host, count in renewals.items()})
 
-    def check_every_five_seconds(self, times: int, **versions: int) -> list[set[str]]:
-        return [self.after(5.0, **versions) for _ in range(times)]
+    def check_every_five_seconds(self, times: int, **renewals: int) -> list[set[str]]:
+        return [self.after(5.0, **renewals) for _ in range(times)]
 
 
 def test_a_host_that_does_not_change_for_a_whole_lease_is_lost() -> None:
@@ -30,14 +30,14 @@ def test_a_host_that_does_not_change_for_a_whole_lease_is_lost() -> None:
 
 def test_a_host_that_renews_is_never_lost() -> None:
     checks = LivenessChecks()
-    for version in range(1, 50):
-        assert checks.after(9.9, a=version) == set()
+    for renewals in range(1, 50):
+        assert checks.after(9.9, a=renewals) == set()
 
 
 def test_only_the_host_that_does_not_renew_is_lost() -> None:
     checks = LivenessChecks()
     checks.after(0.0, a=1, b=1)
-    lost = [checks.after(5.0, a=1, b=version) for version in range(2, 8)]
+    lost = [checks.after(5.0, a=1, b=renewals) for renewals in range(2, 8)]
     assert lost == [set()] * 5 + [{"a"}]
 
 

@@ -24,7 +24,10 @@ class ChangedFile:
 
 def changed_files(folder: Path, limit: int) -> list[ChangedFile]:
     """Return the files that changed last, the latest first, without links and files in `.git`."""
-    found = [ChangedFile(each.file.name, each.at, each.size) for each in list_files_below(folder, leaving_out=".git")]
+    found = [
+        ChangedFile(each.file.name, each.modified_at, each.size)
+        for each in list_files_below(folder, leaving_out=".git")
+    ]
     return sorted(found, key=lambda file: file.at, reverse=True)[:limit]
 
 

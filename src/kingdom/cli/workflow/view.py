@@ -149,9 +149,11 @@ def _head(workflow: Workflow, host: Host | None, now: datetime) -> Text:
 
 def _state_lines(workflow: Workflow) -> Iterable[Text]:
     """Yield the lines that explain the state of a run."""
-    if workflow.continues:
-        how = {None: "", True: ", in its session", False: ", in a new session"}[workflow.works[0].agent.continued]
-        yield _text(f"continues {workflow.continues.workflow_id}{how}")
+    if workflow.earlier_session:
+        how = {None: "", True: ", in its session", False: ", in a new session"}[
+            workflow.works[0].agent.uses_earlier_session
+        ]
+        yield _text(f"continues {workflow.earlier_session.workflow_id}{how}")
     if workflow.stop_request:
         yield _text(f"about to {workflow.stop_request.outcome.verb}: {workflow.stop_request.reason}", "yellow")
     if workflow.question:

@@ -115,7 +115,7 @@ async def _resume_run(transaction: Transaction, assignment: Assignment) -> None:
     text = str(assignment.payload.get("text", ""))
     actor = assignment.target_general
     _, workflow = await load_workflow(transaction, run_id_of(assignment))
-    if workflow.gate_work_id and text.strip().lower() == REJECT:
+    if workflow.work_to_approve_id and text.strip().lower() == REJECT:
         await lifecycle.cancel(transaction, workflow.id, actor=actor, reason="a person rejected it")
         return
     if workflow.status not in OPERATIONS["resume"] | WORKFLOW.final:
@@ -123,7 +123,9 @@ async def _resume_run(transaction: Transaction, assignment: Assignment) -> None:
         return
     asks_for_money = workflow.question is not None and workflow.question.topic is QuestionTopic.BUDGET
     try:
-        await _continue_run(transaction, workflow, "" if workflow.gate_work_id else text, actor, grants=asks_for_money)
+        await _continue_run(
+            transaction, workflow, "" if workflow.work_to_approve_id else text, actor, grants=asks_for_money
+        )
     except IllegalTransition as error:
         raise Permanent(f"the answer came too late: {error}") from error
 

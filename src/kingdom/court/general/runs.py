@@ -277,7 +277,7 @@ def _question_of(context: GeneralContext, workflow: Workflow, root: Assignment, 
 
 def _gate_question(workflow: Workflow, root: Assignment) -> str:
     """Return the question whether to continue after a Work: what it is about, and what its agent reported."""
-    work = workflow.find_work(workflow.gate_work_id or "")
+    work = workflow.find_work(workflow.work_to_approve_id or "")
     done = work.definition.name if work else "a step"
     summary = str((work.result or {}).get("summary") or "") if work else ""
     about = ", ".join(str(each) for each in (root.payload.get("key"), root.repo, root.type) if each)

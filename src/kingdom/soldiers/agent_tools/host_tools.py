@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from kingdom.errors import KingdomError, MalformedEvent, ProgramFailed
+from kingdom.errors import KingdomError, MalformedEvent, ProgramFailed, describe_error
 from kingdom.soldiers.agent_tools.calls import (
     TOOLS,
     AskHumanInput,
@@ -35,7 +35,7 @@ _ASKED = (
     "A person is asked. Stop here: end your turn now, without any further work. The answer comes as your next prompt."
 )
 _REPORTED = "Your result is stored. Unless there is more to do, end your turn; a later report replaces this one."
-_REMEMBERED = "It is kept, and becomes memory with your result."
+_REMEMBERED = "It is stored. Agents after you get it once you have reported your result."
 _NOTED = "It is noted and will be decided. Continue without it, and do not ask for the same again."
 _NO_RESULTS = "There are no results of earlier work in the repositories of your checkouts."
 _TOO_MANY = f"You have made {_PETITIONS_MAX} petitions in this turn, which is the limit: this one is not accepted."
@@ -139,9 +139,10 @@ class HostTools(AgentTools):
         try:
             async with asyncio.timeout(self._verdict_limit.total_seconds()):
                 results = await self._find_results(call.count)
-        except (TimeoutError, OSError, KingdomError) as error:
-            why = str(error) or "the store did not answer in time"
-            return ToolReply(text=f"The results cannot be read now ({why}): continue without them.", is_error=True)
+        except TimeoutError:
+            return _unread_results("the store did not answer in time")
+        except (OSError, KingdomError) as error:
+            return _unread_results(describe_error(error))
         text = describe_results(results, _RESULTS_BYTES_MAX)
         quoted = "\n".join(f"> {line}".rstrip() for line in text.splitlines())
         return ToolReply(text=f"{NOTICE}\n\n{quoted}" if text else _NO_RESULTS)
@@ -158,6 +159,10 @@ class HostTools(AgentTools):
             # The petition was sent; only its verdict is not known yet.
             verdict = None
         return _verdict_reply(verdict)
+
+
+def _unread_results(why: str) -> ToolReply:
+    return ToolReply(text=f"The results cannot be read now ({why}): continue without them.", is_error=True)
 
 
 def _verdict_reply(verdict: PetitionVerdict | None) -> ToolReply:
@@ -177,4 +182,5 @@ def _verdict_reply(verdict: PetitionVerdict | None) -> ToolReply:
                 text=f"{explain('Refused')} Nothing was done. Do not ask for the same again.", is_error=True
             )
         case None:
-            return ToolReply(text=f"{explain('It waits')} Continue without it, and do not ask for the same again.")
+            text = f"{explain('It waits for a decision')} Continue without it, and do not ask for the same again."
+            return ToolReply(text=text)

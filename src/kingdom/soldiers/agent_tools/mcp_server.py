@@ -17,6 +17,7 @@ import msgspec
 from kingdom.errors import Misconfigured, describe_error
 from kingdom.soldiers.agent_tools.calls import GUIDE, TOOLS
 from kingdom.soldiers.agent_tools.port import SERVER_NAME, ToolDefinition, ToolReply
+from kingdom.soldiers.unreadable_json import UNREADABLE_JSON
 
 _VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 # The host answers every call sooner than this.
@@ -29,7 +30,6 @@ _PATH = "/voice"
 _NOT_REPEATABLE = ("petition",)
 # The error codes of JSON-RPC.
 _PARSE_ERROR, _INVALID_REQUEST, _UNKNOWN_METHOD, _INVALID_PARAMETERS = -32700, -32600, -32601, -32602
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -127,7 +127,7 @@ async def _call(parameters: dict[str, Any], url: str) -> ToolReply:
             return msgspec.json.decode(await _post(connection, url, json.dumps(call).encode()), type=ToolReply)
     except TimeoutError:
         reason = f"no answer within {_ANSWER_SECONDS:.0f} seconds"
-    except (OSError, *_UNREADABLE) as error:
+    except (OSError, *UNREADABLE_JSON) as error:
         reason = describe_error(error)
     return ToolReply(text=_describe_failure(str(call["tool"]), reason, is_sent=connection is not None), is_error=True)
 

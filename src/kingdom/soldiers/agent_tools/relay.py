@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from kingdom.soldiers.agent_tools.port import AgentTools, ToolReply
+from kingdom.soldiers.unreadable_json import UNREADABLE_JSON
 
 # Enough for the largest call in its JSON wrapping, even if every character is escaped.
 BODY_BYTES_MAX = 512_000
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class ToolRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ async def answer_tool_call(tools: AgentTools, body: bytes) -> bytes:
         return msgspec.json.encode(ToolReply(text=f"the call has more than {BODY_BYTES_MAX} bytes", is_error=True))
     try:
         call = msgspec.json.decode(body, type=ToolRequest)
-    except _UNREADABLE as error:
+    except UNREADABLE_JSON as error:
         return msgspec.json.encode(ToolReply(text=f"this is not a tool call: {error}", is_error=True))
     return msgspec.json.encode(await tools.call(call.tool, call.arguments))
 

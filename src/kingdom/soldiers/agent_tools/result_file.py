@@ -8,12 +8,12 @@ import msgspec
 from kingdom.errors import MalformedEvent
 from kingdom.soldiers.agent_tools.calls import BYTES_MAX, RememberInput, ReportResultInput
 from kingdom.soldiers.files.agent_files import AgentFile
+from kingdom.soldiers.unreadable_json import UNREADABLE_JSON
 
 RESULT_FILE = "result.json"
 MEMORY_FILE = ".kingdom-memory.json"
 _MEMORIES_MAX = 30
 _MEMORY_FIELD = "memory_updates"
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def write_result(space: Path, report: ReportResultInput) -> None:
@@ -43,7 +43,7 @@ def read_document(file: AgentFile) -> dict[str, Any] | None:
     content = file.read(BYTES_MAX)
     try:
         return None if content is None else msgspec.json.decode(content, type=dict[str, Any])
-    except _UNREADABLE:
+    except UNREADABLE_JSON:
         return None
 
 
@@ -51,7 +51,7 @@ def _read_memories(space: Path) -> list[RememberInput]:
     content = AgentFile(space, MEMORY_FILE).read(BYTES_MAX)
     try:
         return [] if content is None else msgspec.json.decode(content, type=list[RememberInput])[:_MEMORIES_MAX]
-    except _UNREADABLE:
+    except UNREADABLE_JSON:
         return []
 
 

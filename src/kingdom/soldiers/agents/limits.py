@@ -1,6 +1,7 @@
 """Parse the usage limits that vendors report, and detect agents that repeat themselves."""
 
 import re
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from enum import StrEnum
 from zoneinfo import ZoneInfo
@@ -51,7 +52,7 @@ class AgentLoops(AgentFailed):
 class LoopAdvice(StrEnum):
     """What to do with an agent after a tool call."""
 
-    CONTINUE = "let"
+    CONTINUE = "continue"
     NUDGE = "nudge"
     GIVE_UP = "give up"
 
@@ -96,6 +97,21 @@ class LoopDetector:
         )
 
 
+def bounded_end(find_end: Callable[[], datetime | None], now: datetime) -> datetime | None:
+    """Return the end of a usage limit, but not before a minute from now.
+
+    Return None if `find_end` finds no end, fails because a time, date or zone does not exist, or finds an end that is
+    too far away to be true.
+    """
+    try:
+        end = find_end()
+    except (ValueError, TypeError, KeyError, OSError, OverflowError):
+        return None
+    if end is None or end - now > _LATEST:
+        return None
+    return max(end, now + _SOONEST)
+
+
 def parse_usage_limit(text: str, now: datetime) -> datetime | None:
     """Return when a vendor's usage limit ends according to an error message, or None if the message does not say so.
 
@@ -103,14 +119,9 @@ def parse_usage_limit(text: str, now: datetime) -> datetime | None:
     """
     if not _LIMIT.search(text):
         return None
-    try:
-        until = _parse_timestamp(text, now) or _parse_duration(text, now) or _parse_time_of_day(text, now)
-    except (ValueError, KeyError, OSError, OverflowError):
-        # The message names a time, date or zone that does not exist.
-        return None
-    if until is None or until - now > _LATEST:
-        return None
-    return max(until, now + _SOONEST)
+    return bounded_end(
+        lambda: _parse_timestamp(text, now) or _parse_duration(text, now) or _parse_time_of_day(text, now), now
+    )
 
 
 def _parse_timestamp(text: str, now: datetime) -> datetime | None:

@@ -45,16 +45,16 @@ from kingdom.soldiers.agents.port import (
     TurnUpdate,
 )
 from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
+from kingdom.soldiers.unreadable_json import UNREADABLE_JSON
 from kingdom.workflow.model.messages.answers import TranscriptFinding
 
 TranscriptEntry = dict[str, Any]
 
 # All errors of decoding text that another program wrote.
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 PAGE_BYTES = 1 << 20
 
-# Raises one of UNREADABLE if a line is not a JSON object.
+# Raises one of UNREADABLE_JSON if a line is not a JSON object.
 decode_entry = msgspec.json.Decoder(TranscriptEntry).decode
 
 
@@ -223,7 +223,7 @@ def try_decode_entry(line: bytes) -> TranscriptEntry | None:
     """Return the entry of a line; None if it cannot be decoded, such as a line torn by a kill."""
     try:
         return decode_entry(line)
-    except UNREADABLE:
+    except UNREADABLE_JSON:
         return None
 
 

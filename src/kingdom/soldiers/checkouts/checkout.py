@@ -30,7 +30,7 @@ from kingdom.soldiers.checkouts.git import (
     retry_git,
     run_to_completion,
 )
-from kingdom.soldiers.checkouts.repository import Repository
+from kingdom.soldiers.checkouts.repository import Repository, read_small_file
 from kingdom.soldiers.files.removal import remove_tree
 from kingdom.soldiers.processes.program import start_program
 from kingdom.soldiers.sandbox.agent_sandbox import CheckoutPaths
@@ -79,9 +79,9 @@ class GitPolicy:
 class Checkout:
     """The files of one run in one repository.
 
-    A folder beside the files, which agents cannot reach, has the git directory and a file with the name of the branch.
-    The file with the name is written last, so a checkout is complete if this file exists. In the checkout, `.git` is a
-    file that points to the git directory.
+    A folder beside the files, which agents cannot reach, has the git directory, and files with the names of the clone
+    and of the branch. The name of the branch is written last, so a checkout is complete if it exists. In the checkout,
+    `.git` is a file that points to the git directory.
     """
 
     def __init__(self, repository: Repository, path: Path, branch: str, git_policy: GitPolicy) -> None:
@@ -90,7 +90,7 @@ class Checkout:
         self._branch = f"refs/heads/{branch}"
         self._git_policy = git_policy
         self._metadata = _metadata_folder(path)
-        self._branch_file = self._metadata / "branch"
+        self._branch_file = _branch_file(path)
         self.git_directory = git_directory_of(path)
 
     @property
@@ -121,13 +121,13 @@ class Checkout:
         await asyncio.to_thread(self._make_git_directory, await self._repository.packed_remote_refs())
         self._path.mkdir(exist_ok=True)
         await self._run_unchecked("reset_to", tip, commit=tip, head=tip)
-        write_atomically(self._branch_file, self._branch)
+        self._record_as_complete()
 
     async def adopt(self) -> None:
         """Take over files that an earlier version of Kingdom checked out here."""
         self._make_git_directory(await self._repository.packed_remote_refs())
         await self._run_unchecked("adopt", await self.tip())
-        write_atomically(self._branch_file, self._branch)
+        self._record_as_complete()
 
     async def commit(self, message: str) -> str:
         """Commit all changes except ignored files, and return the last commit of the branch."""
@@ -192,6 +192,10 @@ class Checkout:
         self._branch_file.unlink(missing_ok=True)
         await run_to_completion(asyncio.to_thread(_delete, self._metadata))
 
+    def _record_as_complete(self) -> None:
+        write_atomically(_clone_file(self._path), self._repository.path.name)
+        write_atomically(self._branch_file, self._branch)
+
     def _recorded_branch(self) -> str:
         return self._branch_file.read_text() if self._branch_file.exists() else ""
 
@@ -252,19 +256,19 @@ class Checkout:
                 }
                 code = await self._run(marshal.dumps(full_request), output, scratch)
             output.seek(0)
-            verdict, *words = output.readline(_LINE_BYTES_MAX).decode(errors="replace").split() or [""]
-            if verdict == "refused":
-                raise ProgramFailed(f"the checkout at {self._path} cannot be used: {' '.join(words)}")
-            if verdict != "done" or code:
+            outcome, *details = output.readline(_LINE_BYTES_MAX).decode(errors="replace").split() or [""]
+            if outcome == "refused":
+                raise ProgramFailed(f"the checkout at {self._path} cannot be used: {' '.join(details)}")
+            if outcome != "done" or code:
                 output.seek(0)
                 git_output = output.read(_LINE_BYTES_MAX).decode(errors="replace").strip()
                 raise GitFailed(f"git failed in {self._path}: {git_output or f'exit code {code}'}", code or 1)
             if action not in _RETURNING_COMMITS:
                 return [], output.read()
-            if not all(_COMMIT.fullmatch(word) for word in words):
+            if not all(_COMMIT.fullmatch(detail) for detail in details):
                 raise GitFailed(f"git in {self._path} returned an invalid commit", 1)
             await self._repository.import_pack(output)
-            return words, b""
+            return details, b""
 
     async def _run(self, request: bytes, output: IO[bytes], scratch: Path) -> int:
         """Run the program in its sandbox, and copy its answer to `output`."""
@@ -319,6 +323,15 @@ def git_directory_of(checkout: Path) -> Path:
     return _metadata_folder(checkout) / "git"
 
 
+def recorded_clone(checkout: Path) -> str:
+    """Return the folder name of the clone of a complete checkout, or an empty text if it is not known.
+
+    The repository may have another address by now, and therefore another clone. Earlier versions recorded no name.
+    """
+    name = read_small_file(_clone_file(checkout)) or "" if _branch_file(checkout).exists() else ""
+    return Path(name).name
+
+
 def checkout_paths(checkout: Path, objects: Path) -> CheckoutPaths:
     """Return the paths of a checkout that an agent sees, with the objects of its clone."""
     return CheckoutPaths(
@@ -331,6 +344,14 @@ def checkout_paths(checkout: Path, objects: Path) -> CheckoutPaths:
 
 def _metadata_folder(checkout: Path) -> Path:
     return checkout.with_name(f".{checkout.name}")
+
+
+def _branch_file(checkout: Path) -> Path:
+    return _metadata_folder(checkout) / "branch"
+
+
+def _clone_file(checkout: Path) -> Path:
+    return _metadata_folder(checkout) / "clone"
 
 
 def _names(output: bytes) -> list[str]:

@@ -112,8 +112,10 @@ class CheckoutGit:
     def agent_commits(self) -> list[str]:
         """Return the commits in the agent's refs and reflogs, except ancestors of other commits among them."""
         # If this fails, the agent has damaged its reflogs; its branches are read separately.
-        words = ("rev-list", "--walk-reflogs", "--all", f"--max-count={_REFLOG_ENTRIES_MAX}")
-        reflogs = self.query(*words, GIT_DIR=self.agent_git, GIT_OBJECT_DIRECTORY=self.agent_git + b"/objects") or ""
+        arguments = ("rev-list", "--walk-reflogs", "--all", f"--max-count={_REFLOG_ENTRIES_MAX}")
+        reflogs = (
+            self.query(*arguments, GIT_DIR=self.agent_git, GIT_OBJECT_DIRECTORY=self.agent_git + b"/objects") or ""
+        )
         found = {*self.read_tips(self.agent_git).values(), *self._fetch_commits(self.agent_git, reflogs.split())}
         return self.call("merge-base", "--independent", *sorted(found)).decode().split() if found else []
 

@@ -61,7 +61,7 @@ def main() -> None:
 def _answer(request: "Request") -> "Answer":
     try:
         git = CheckoutGit(request)
-        refuse_traps(git)
+        refuse_unusable_files(git)
         return _ACTIONS[request["action"]](git, request)
     except (GitCallFailed, OSError) as error:
         return [b"failed", _line(error)], None
@@ -134,9 +134,9 @@ class FileChanges:
     def _update(self, option: str, names: list[bytes]) -> bytes:
         # With this threshold git streams all files into one pack. That is much faster than an object file for each of
         # them, and it does no harm if a file shrinks meanwhile.
-        words = ("-c", "core.bigFileThreshold=1", "update-index", "--add", "--remove", option, "-z", "--stdin")
+        arguments = ("-c", "core.bigFileThreshold=1", "update-index", "--add", "--remove", option, "-z", "--stdin")
         variables: dict[str, str | bytes] = {"GIT_WORK_TREE": self._files, "GIT_INDEX_FILE": self._index}
-        code, _, errors = self._git.run(words, join_names(names), variables)
+        code, _, errors = self._git.run(arguments, join_names(names), variables)
         if code:
             raise GitCallFailed(f"git update-index failed with exit code {code}: {errors.decode(errors='replace')}")
         return errors
@@ -153,14 +153,14 @@ def _exists(files: bytes, name: bytes, *, is_submodule: bool) -> bool:
     return found is not None and (is_submodule or not stat.S_ISDIR(found.st_mode))
 
 
-def refuse_traps(git: CheckoutGit) -> None:
+def refuse_unusable_files(git: CheckoutGit) -> None:
     """Refuse files that git would wait for forever or skip silently, unless they are ignored."""
-    found = dict(_find_traps(git.files))
+    found = dict(_find_unusable_files(git.files))
     if special := next(_find_special_files(git.agent_git), None):
         raise CheckoutRefused(
             f"the git directory of the checkout has {quote_name(special)}, which is not a regular file: remove it"
         )
-    # Check parent folders first: git reads their .gitignore files, which must not be traps themselves.
+    # Check parent folders first: git reads their .gitignore files, which must be usable themselves.
     for name in sorted(found, key=lambda each: each.count(b"/")):
         # A path may be too long for git. Its beginning suffices, because everything below an ignored folder is ignored.
         folder = name[:_PATH_BYTES_MAX].rpartition(b"/")[0]
@@ -168,7 +168,7 @@ def refuse_traps(git: CheckoutGit) -> None:
             raise CheckoutRefused(f"{quote_name(name)} {found[name]}: remove it, or make it readable")
 
 
-def _find_traps(files: bytes) -> "Iterator[tuple[bytes, str]]":
+def _find_unusable_files(files: bytes) -> "Iterator[tuple[bytes, str]]":
     waiting = [b""]
     while waiting:
         folder = waiting.pop()

@@ -77,7 +77,9 @@ CHECKOUT_ENVIRONMENT = {
 }
 
 
-_WITH_PASSWORD = re.compile(r"(?i)(?P<scheme>https?://)(?P<user>[^/@:]*):(?P<password>[^/@]*)@(?P<rest>.*)", re.DOTALL)
+_WITH_USER = re.compile(
+    r"(?i)(?P<scheme>https?://)(?P<user>[^/@:]*)(?P<colon>:?)(?P<password>[^/@]*)@(?P<rest>.*)", re.DOTALL
+)
 _USER, _PASSWORD = "ADDRESS_USER", "ADDRESS_PASSWORD"
 # Git calls this credential helper with an operation as its argument: get, store or erase.
 _HELPER = f"""!f() {{ test "$1" = get && printf 'username=%s\\npassword=%s\\n' "${_USER}" "${_PASSWORD}"; }}; f"""
@@ -104,7 +106,7 @@ async def run_git(
     After the time limit or a cancellation, git is killed with everything it started.
     """
     options = [part for setting in _SETTINGS for part in ("-c", setting)]
-    shown, secret = extract_passwords(arguments)
+    shown, secret = extract_credentials(arguments)
     # Git writes to files, not to pipes, because a leftover process could keep a pipe open forever.
     with TemporaryFile() as output, TemporaryFile() as errors:
         starting = asyncio.ensure_future(
@@ -148,20 +150,30 @@ def _read(file: IO[bytes], size: int = -1) -> str:
     return file.read(size).decode(errors="replace")
 
 
-def extract_passwords(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return arguments without passwords, and environment variables that give a password to git instead.
+def extract_credentials(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return arguments without users and passwords, and environment variables that give them to git instead.
 
     Every account can read the arguments of a process, but only its owner can read its environment.
     """
     shown, secret = list[str](), dict[str, str]()
     for argument in arguments:
-        if found := _WITH_PASSWORD.fullmatch(argument):
-            # The empty helper disables all configured helpers, because they might store the password.
-            helpers = {"GIT_CONFIG_COUNT": "2", "GIT_CONFIG_KEY_0": "credential.helper", "GIT_CONFIG_VALUE_0": ""}
-            ours = {"GIT_CONFIG_KEY_1": "credential.helper", "GIT_CONFIG_VALUE_1": _HELPER}
-            secret = {**helpers, **ours, _USER: unquote(found["user"]), _PASSWORD: unquote(found["password"])}
+        if found := _WITH_USER.fullmatch(argument):
+            user = unquote(found["user"])
+            # The empty helper disables all configured helpers, because they might store the password. Without a
+            # password the user may be a token, or the configured helpers know the password of the user.
+            first = ("credential.helper", "") if found["colon"] else ("credential.username", user)
+            secret = {**_settings(first, ("credential.helper", _HELPER)), _USER: user}
+            secret[_PASSWORD] = unquote(found["password"])
         shown.append(found["scheme"] + found["rest"] if found else argument)
     return shown, secret
+
+
+def _settings(*settings: tuple[str, str]) -> dict[str, str]:
+    """Return environment variables that give settings to git, after those of its configuration files."""
+    variables = {"GIT_CONFIG_COUNT": str(len(settings))}
+    for number, (name, value) in enumerate(settings):
+        variables |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+    return variables
 
 
 async def retry_git(act: Callable[[], Awaitable[T]], *, tries: int, pause: timedelta = timedelta()) -> T:

@@ -10,9 +10,9 @@ from pathlib import Path
 import structlog
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.checkouts.checkout import Checkout, CheckoutState, GitPolicy
+from kingdom.soldiers.checkouts.checkout import Checkout, CheckoutState, GitPolicy, recorded_clone
 from kingdom.soldiers.checkouts.git import REMOTE_PAUSE, run_to_completion
-from kingdom.soldiers.checkouts.repository import Repository, clone_name, without_password
+from kingdom.soldiers.checkouts.repository import Repository, clone_name, clone_url, without_password
 
 # The record of a run contains the changed paths, and each step of the run rewrites the record.
 CHANGED_PATHS_BYTES_MAX = 16_384
@@ -132,7 +132,7 @@ class RunCheckouts:
         except ProgramFailed:
             await run_to_completion(self._restore(begun, states))
             raise
-        return tuple([ref for tree in trees for ref in await self._rescue_refs(tree, rescue_id)])
+        return tuple([ref for tree in trees for ref in await _rescue_refs(self._repository(tree), tree, rescue_id)])
 
     async def release(self, tree: CheckoutSpec, rescue_id: str) -> tuple[str, ...]:
         """Remove a checkout and return the refs of its uncommitted files; commits are never removed.
@@ -142,6 +142,11 @@ class RunCheckouts:
         """
         repository, checkout = self._repository(tree), self._checkout(tree)
         if not repository.exists:
+            if tree.path.exists():
+                raise ProgramFailed(
+                    f"{tree.path} cannot be released, because there is no clone at {repository.path}; the address of"
+                    f" {tree.git_id} may have changed: set the earlier address, or save the files and remove the folder"
+                )
             return ()
         with _disk_failures():
             if checkout.is_complete:
@@ -150,7 +155,7 @@ class RunCheckouts:
                 for commit in await checkout.collect_nested():
                     await repository.keep_commit(tree.rescue_ref(rescue_id), commit)
             await checkout.remove()
-        return tuple(await self._rescue_refs(tree, rescue_id))
+        return tuple(await _rescue_refs(repository, tree, rescue_id))
 
     async def diff(self, tree: CheckoutSpec, since: str) -> str:
         """Return a unified diff of the checkout against a commit, including everything that is not committed yet."""
@@ -181,11 +186,13 @@ class RunCheckouts:
         raise ProgramFailed(f"the start of {tree.id} is not known: prepare it first")
 
     def clone_path(self, tree: CheckoutSpec) -> Path:
-        """Return the bare clone of a checkout."""
-        return self._repositories / clone_name(tree.git_id, tree.url)
+        """Return the bare clone of a checkout, which may be that of an earlier address of its repository."""
+        return self._repositories / (recorded_clone(tree.path) or clone_name(tree.git_id, tree.url))
 
     def _repository(self, tree: CheckoutSpec) -> Repository:
-        return Repository(self.clone_path(tree), url=tree.url, home=self._home, pause=self._pause)
+        path = self.clone_path(tree)
+        url = tree.url if path.name == clone_name(tree.git_id, tree.url) else clone_url(path)
+        return Repository(path, url=url, home=self._home, pause=self._pause)
 
     def _checkout(self, tree: CheckoutSpec) -> Checkout:
         return Checkout(self._repository(tree), tree.path, tree.branch, self._git_policy)
@@ -245,10 +252,6 @@ class RunCheckouts:
                 await repository.keep_commit(tree.rescue_ref(rescue_id), commit)
                 safe.append(commit)
 
-    async def _rescue_refs(self, tree: CheckoutSpec, rescue_id: str) -> list[str]:
-        ref = tree.rescue_ref(rescue_id)
-        return await self._repository(tree).refs(ref, f"{ref}.*")
-
     async def _restore(self, begun: list[CheckoutSpec], states: Mapping[str, CheckoutState]) -> None:
         for tree in reversed(begun):
             try:
@@ -257,6 +260,11 @@ class RunCheckouts:
                 _log.warning(
                     "a checkout could not be restored; its rescue ref has all its work", tree=tree.id, error=str(error)
                 )
+
+
+async def _rescue_refs(repository: Repository, tree: CheckoutSpec, rescue_id: str) -> list[str]:
+    ref = tree.rescue_ref(rescue_id)
+    return await repository.refs(ref, f"{ref}.*")
 
 
 @contextmanager

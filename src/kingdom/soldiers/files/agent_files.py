@@ -142,7 +142,7 @@ class AgentFile:
 
     def make_folder(self) -> None:
         """Create a folder here if needed, and move anything else aside; raise ProgramFailed if this fails."""
-        with self._explaining_failure("made"), self._parent_folder() as (folder, name):
+        with self._explaining_failure("created"), self._parent_folder() as (folder, name):
 
             def make() -> None:
                 try:
@@ -192,7 +192,7 @@ class AgentFileInfo:
 
     file: AgentFile
     size: int
-    at: float
+    modified_at: float
 
 
 def find_files(root: Path, pattern: str) -> list[AgentFileInfo]:
@@ -282,6 +282,14 @@ def entries_in(folder: int) -> Iterator[os.DirEntry[str]]:
         os.close(descriptor)
 
 
+def status_in(folder: int, name: str) -> os.stat_result | None:
+    """Return the status of an entry of an open folder, or None if there is none. No link is followed."""
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
 def _link_target(folder: int, name: str) -> str | None:
     """Return the target of a link; None if there is no link."""
     try:
@@ -292,22 +300,15 @@ def _link_target(folder: int, name: str) -> str | None:
 
 def _move_aside(folder: int, name: str) -> None:
     """Rename what the agent put here to `{name}.found-1` or the next free number; a link is removed."""
-    status = _status_or_none(folder, name)
+    status = status_in(folder, name)
     if status is None:
         return
     if stat.S_ISLNK(status.st_mode):
         os.unlink(name, dir_fd=folder)
     else:
         found = (f"{name}.found-{number}" for number in count(1))
-        free = next(aside for aside in found if _status_or_none(folder, aside) is None)
+        free = next(aside for aside in found if status_in(folder, aside) is None)
         os.rename(name, free, src_dir_fd=folder, dst_dir_fd=folder)
-
-
-def _status_or_none(folder: int, name: str) -> os.stat_result | None:
-    try:
-        return os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
 
 
 def _retry_on_conflict(act: Callable[[], None]) -> None:

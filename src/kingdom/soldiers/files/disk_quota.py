@@ -12,11 +12,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from kingdom.errors import ProgramFailed
-from kingdom.soldiers.files.agent_files import entries_in, open_folder_in
+from kingdom.soldiers.files.agent_files import entries_in, open_folder_in, status_in
 
+_T = TypeVar("_T")
 # No project has this many files, and they can still be counted within seconds.
 FILES_MAX = 1_000_000
 # Each level of folders needs an open descriptor, and no project has this many levels.
@@ -28,6 +32,8 @@ _MIB = 1 << 20
 # The unit of st_blocks, which is the same for all file systems.
 _BLOCK_BYTES = 512
 _READ_AND_ENTER = 0o500
+# How often a folder is made readable while its agent removes the permission.
+_TRIES = 5
 
 
 class DiskQuotaExceeded(ProgramFailed):
@@ -57,11 +63,14 @@ class DiskQuota:
             raise DiskQuotaExceeded(reason)
 
     def describe_excess(self) -> str:
-        """Describe how the run exceeds its quota; return the empty string if it does not."""
+        """Describe how the run exceeds its quota, or why that is unknown; return the empty string if it does not."""
         use = DiskUsage()
-        for folder in self.folders():
-            with suppress(FileNotFoundError, NotADirectoryError):
-                use.add(folder)
+        try:
+            for folder in self.folders():
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    use.add(folder)
+        except OSError as error:
+            return f"the disk usage of the run cannot be measured, which soldiers.disk_mb requires: {error}"
         remedy = "let agents remove files that are not needed, or allow more"
         if use.bytes > self.mib * _MIB:
             used = use.bytes / _MIB
@@ -92,24 +101,19 @@ class DiskUsage:
             if depth > DEPTH_MAX:
                 self.is_too_deep = True
                 return
-            with _readable(folder):
-                for name in self._count_entries(folder):
-                    # The agent may have removed the folder a moment ago.
-                    with suppress(FileNotFoundError, NotADirectoryError):
-                        self._add(open_folder_in(folder, name), depth + 1)
+            for name in self._count_entries(folder):
+                # The agent may have removed the folder a moment ago.
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    self._add(_access(folder, partial(open_folder_in, folder, name)), depth + 1)
         finally:
             os.close(folder)
 
     def _count_entries(self, folder: int) -> list[str]:
         """Count the entries of a folder, and return the names of the folders among them."""
-        names = []
-        for entry in entries_in(folder):
-            if self.files > FILES_MAX:
-                break
-            with suppress(FileNotFoundError):
-                if self._count(entry.stat(follow_symlinks=False)):
-                    names.append(entry.name)
-        return names
+        entries_max = FILES_MAX + 1 - self.files
+        names = _access(folder, lambda: [entry.name for entry in islice(entries_in(folder), entries_max)])
+        statuses = ((name, _access(folder, partial(status_in, folder, name))) for name in names)
+        return [name for name, status in statuses if status and self._count(status)]
 
     def _count(self, status: os.stat_result) -> bool:
         """Count an entry; return whether it is a folder. The blocks of a file with several names are counted once."""
@@ -120,6 +124,20 @@ class DiskUsage:
         if not is_folder and status.st_nlink > 1:
             self._counted.add(status.st_ino)
         return is_folder
+
+
+def _access(folder: int, access: Callable[[], _T]) -> _T:
+    """Access an open folder, and make it readable meanwhile if the agent has removed the permission.
+
+    The agent may remove the permission again and again.
+    """
+    for _ in range(_TRIES - 1):
+        with suppress(PermissionError):
+            return access()
+        with suppress(PermissionError), _readable(folder):
+            return access()
+    with _readable(folder):
+        return access()
 
 
 @contextmanager

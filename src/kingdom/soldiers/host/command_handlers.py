@@ -22,7 +22,7 @@ from kingdom.soldiers.files.disk_quota import DiskQuotaExceeded
 from kingdom.soldiers.host.checkpoint_diffs import copy_diffs
 from kingdom.soldiers.host.command_input import CommandInput
 from kingdom.soldiers.host.queries import generate_report, send_query, send_unclaimed_cost
-from kingdom.soldiers.host.replies import ERROR_LENGTH_MAX, HostContext, answer_to, closing_reply
+from kingdom.soldiers.host.replies import ERROR_LENGTH_MAX, HostContext, answer_to, closing_reply, failure_reply
 from kingdom.soldiers.host.reporter import HostReply
 from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.soldiers.processes.program import run_program
@@ -55,14 +55,14 @@ async def prepare_resources(context: HostContext, command_input: CommandInput[co
 async def start_agent(context: HostContext, command_input: CommandInput[commands.StartAgent]) -> HostReply:
     """Start an agent, or continue its session, or the session of an earlier run if that still exists."""
     command = command_input.command
-    if command.session is None and command.continues and context.agents.client.takes_over_sessions:
+    if command.session is None and command.earlier_session and context.agents.client.takes_over_sessions:
         try:
-            return await _start_agent(context, command_input, command.continues)
+            return await _start_agent(context, command_input, command.earlier_session)
         except AgentGone as error:
             _log.warning(
                 "the session of an earlier run cannot be continued, so a new one begins",
                 workflow=command.workflow_id,
-                session=command.continues.token,
+                session=command.earlier_session.token,
                 reason=str(error),
             )
     return await _start_agent(context, command_input, None)
@@ -98,8 +98,11 @@ async def _start_agent(
     try:
         launch = await _launch(context, command_input, workplace, stack, earlier)
         session = await context.agents.start(launch, command, stack)
-    except BaseException:
+    except BaseException as error:
         await stack.aclose()
+        if isinstance(error, Exception) and not earlier:
+            # Only here the secrets are known that any error may contain.
+            return failure_reply(command_input, error, workplace.redaction)
         raise
     token = f"{session.launch.soldier_id}/{session.agent.session}"
     _write_sessions(context, command_input, token)
@@ -132,7 +135,7 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
                     # Otherwise each check in Python would leave bytecode files in the checkout.
                     environment={**workplace.program_environment(), "PYTHONDONTWRITEBYTECODE": "1"},
                     timeout=timedelta(seconds=seconds) if seconds else VERIFY_LIMIT,
-                    sandbox=workplace.sandbox(egress=await workplace.open_egress(stack)),
+                    sandbox=workplace.sandbox(egress_socket=await workplace.open_egress(stack)),
                 )
         except ProgramFailed as error:
             reason = workplace.redaction.text(str(error))
@@ -167,7 +170,7 @@ async def take_checkpoint(context: HostContext, command_input: CommandInput[comm
             command.checkpoint_id,
             trees,
             commits,
-            command_input.checkpointed,
+            command_input.checkpoint_commits,
         )
     changed = await context.checkouts.changed_paths(trees, commits)
     created = answer_to(command, answers.CheckpointCreated, commits=commits, changed_paths=changed)
@@ -190,7 +193,7 @@ async def release_work_tree(context: HostContext, command_input: CommandInput[co
     command = command_input.command
     for tree in command_input.trees.values():
         await context.checkouts.release(tree, f"{command.workflow_id}/release-{command.attempt}")
-    if command_input.ended:
+    if command_input.may_remove_files:
         await context.folders.remove_run(command.workflow_id)
     return closing_reply(command_input, answer_to(command, answers.WorkTreeReleased))
 
@@ -225,7 +228,7 @@ def _workplace(
         home_run=earlier.home_run if earlier else command_input.home_run,
         space=space,
         checkouts=tuple(trees),
-        environment=context.environment,
+        base_variables=context.base_variables,
     )
 
 
@@ -283,7 +286,7 @@ def _write_sessions(context: HostContext, command_input: CommandInput[Any], toke
             write_atomically(file, "".join(f"{part(each)}\n" for each in tokens))
     except OSError as error:
         _log.warning(
-            "the sessions of an assignment cannot be written", task=command_input.assignment_id, error=str(error)
+            "the sessions of an assignment cannot be written", assignment=command_input.assignment_id, error=str(error)
         )
 
 

@@ -27,9 +27,9 @@ C = TypeVar("C", bound=commands.HostCommand)
 class CommandInput(Generic[C]):
     """A command with the facts about its run; `accepted` is the record that a reply closes.
 
-    The agent uses the HOME of the run `home_run`. `ended` means that the run has ended for good and no later run goes
-    on with its session. A run that a person started has no `assignment_id`. `sessions` are the session tokens of the
-    other Works. `checkpointed` has the last valid checkpoint's commit of each checkout.
+    The agent uses the HOME of the run `home_run`. `may_remove_files` means that the run has ended for good and no
+    later run goes on with its session. A run that a person started has no `assignment_id`. `sessions` are the session
+    tokens of the other Works. `checkpoint_commits` has the last valid checkpoint's commit of each checkout.
     """
 
     command: C
@@ -38,12 +38,12 @@ class CommandInput(Generic[C]):
     assignment_id: str = ""
     work: Work | None
     home_run: str
-    ended: bool
+    may_remove_files: bool
     trees: dict[str, CheckoutSpec]
     mcp_servers: tuple[McpServer, ...] = ()
     reports: dict[str, str]
     sessions: tuple[str, ...] = ()
-    checkpointed: dict[str, str] = field(default_factory=dict)
+    checkpoint_commits: dict[str, str] = field(default_factory=dict)
 
     def select_trees(self, *tree_ids: str) -> list[CheckoutSpec]:
         """Return checkouts by their ids."""
@@ -70,12 +70,14 @@ async def load_command_input(
         assignment_id=workflow.assignment_id,
         work=work,
         home_run=home_run(workflow, work),
-        ended=workflow.is_over and not await is_session_in_use(transaction, workflow),
+        may_remove_files=workflow.is_over and not await is_session_in_use(transaction, workflow),
         trees=await _trees(transaction, workflow, command, folders),
         mcp_servers=servers,
         reports=reports,
         sessions=tuple(each.agent.session for each in workflow.works if each is not work and each.agent.session),
-        checkpointed={tree: commit for each in workflow.valid_checkpoints() for tree, commit in each.commits.items()},
+        checkpoint_commits={
+            tree: commit for each in workflow.valid_checkpoints() for tree, commit in each.commits.items()
+        },
     )
 
 

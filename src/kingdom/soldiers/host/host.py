@@ -19,6 +19,7 @@ from kingdom.bus.worker import Worker
 from kingdom.bus.worker.dispatcher import Dispatcher
 from kingdom.clock import utc_now
 from kingdom.errors import KingdomError, Misconfigured, NotFound, Transient, Unreadable, describe_error
+from kingdom.failure_log import log_failure
 from kingdom.soldiers.agents.port import AgentClient
 from kingdom.soldiers.checkouts.legacy_checkouts import migrate_legacy_checkouts
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
@@ -208,7 +209,7 @@ class SoldierHost:
             machine=socket.gethostname(),
             directory=str(self._folders.directory),
             instance=self._folders.instance(),
-            first=self._close_accepted,
+            on_name_free=self._close_accepted,
         )
         # Registering may have taken as long as a lease, so renew the lease right away.
         asked_at = boot_time()
@@ -231,7 +232,8 @@ class SoldierHost:
             try:
                 await self._commands.remove_run(workflow_id, self._removable_checkouts)
             except Exception as error:  # noqa: BLE001 - one run must not prevent the removal of others
-                _log.warning("the files of a run could not be removed", workflow=workflow_id, error=str(error))
+                message = "the files of a run could not be removed"
+                log_failure(_log, message, error, expected=(KingdomError, OSError), workflow=workflow_id)
 
     async def _removable_checkouts(self, workflow_id: str) -> list[CheckoutSpec] | None:
         """Return a run's checkouts that can be removed, or None if the run may still need its files here."""

@@ -12,9 +12,17 @@ from kingdom.bus.record import Record
 from kingdom.soldiers.agent_tools.host_tools import petition_id
 from kingdom.soldiers.agents.port import AgentFailed, PetitionRequest, Prompt, TurnAnswer, TurnQuestion, TurnUpdate
 from kingdom.soldiers.host.command_input import CommandInput, report_document_id
-from kingdom.soldiers.host.replies import HostContext, answer_to, closing_reply, failure_answers, running_session
+from kingdom.soldiers.host.replies import (
+    HostContext,
+    answer_to,
+    closing_reply,
+    failure_answers,
+    failure_reply,
+    running_session,
+)
 from kingdom.soldiers.host.reporter import HostReply
 from kingdom.soldiers.host.running_agents import AgentSession
+from kingdom.soldiers.redaction import Redaction
 from kingdom.soldiers.sandbox.meter import Meter
 from kingdom.soldiers.turns.metered_turns import MeteredTurns
 from kingdom.soldiers.turns.missing_result import request_missing_result
@@ -36,63 +44,91 @@ async def send_query(context: HostContext, command_input: CommandInput[commands.
     """Send a prompt to the agent, or look up the outcome of a prompt that may have been sent earlier."""
     command = command_input.command
     session = running_session(context, command.work_id, command.agent_attempt)
-    space = session.launch.work_space
-    prompt_id = f"{command.task_id}#{command.attempt}"
-    if command.reconcile:
-        found = await context.agents.client.inspect(session.launch, prompt_id)
-        petitions = _PetitionForwarder(context, command, prompt_id)
-        for petition in found.petitions:
-            petitions.forward(petition)
-        document = _document(command, f"{command.task_id}-a{command.attempt}", found.text)
-        finding = found.finding
-        result_missing = _requires_result(command_input, session) and read_result(space) is None
-        if finding is answers.TranscriptFinding.ANSWERED and (result_missing or is_unsuccessful(space)):
-            # The engine does not know yet that the result is missing or unsuccessful. The agent reports it when it
-            # continues.
-            finding = answers.TranscriptFinding.UNFINISHED
-        answered = finding is answers.TranscriptFinding.ANSWERED
-        answer = answer_to(
-            command,
-            answers.QueryReconciled,
-            finding=finding,
-            response=document.id if answered else "",
-            cost_usd=found.cost_usd,
-        )
-        return closing_reply(command_input, answer, documents=(document,) if answered else ())
-    prompt = Prompt(
-        id=prompt_id,
-        text=_query_with_outline(command),
-        continues=command.continues,
-        reply=command.reply,
-        budget_usd=command.budget_usd,
-    )
-    limit = timedelta(seconds=command.timeout_seconds) if command.timeout_seconds else QUERY_LIMIT
-    remove_unsuccessful_result(space)
-    turns = MeteredTurns(session.agent, session.launch, limit, partial(_send_cost, context, command))
-    take = partial(turns.take, on_update=_PetitionForwarder(context, command, prompt_id).forward)
-    ended = await take(prompt)
-    if _requires_result(command_input, session):
-        ended = await request_missing_result(prompt, ended, space, take)
-    end = _without_secrets(apply_reported_status(ended, space), session)
-    if isinstance(end, TurnQuestion):
-        question = answer_to(
-            command, answers.AgentAsked, question=end.question, choices=end.choices, cost_usd=end.cost_usd
-        )
-        return _with_cost_fallback(closing_reply(command_input, question), command, end.cost_usd)
-    document = _document(command, f"{command.task_id}-a{command.attempt}", end.text)
-    responded = answer_to(command, answers.QueryResponded, response=document.id, cost_usd=end.cost_usd)
-    return _with_cost_fallback(closing_reply(command_input, responded, documents=(document,)), command, end.cost_usd)
+    act = _look_up_result if command.reconcile else _send_prompt
+    try:
+        return await act(context, command_input, session)
+    except Exception as error:  # noqa: BLE001 - only here the secrets are known that any error may contain
+        return failure_reply(command_input, error, session.launch.redaction)
 
 
 async def generate_report(context: HostContext, command_input: CommandInput[commands.GenerateReport]) -> HostReply:
     """Let the agent write a report that follows its outline, and keep it as a file and a document."""
     command = command_input.command
     session = running_session(context, command.work_id, command.agent_attempt)
+    try:
+        return await _request_report(context, command_input, session)
+    except Exception as error:  # noqa: BLE001 - as above
+        return failure_reply(command_input, error, session.launch.redaction)
+
+
+async def _look_up_result(
+    context: HostContext, command_input: CommandInput[commands.SendQuery], session: AgentSession
+) -> HostReply:
+    """Look up the outcome of a prompt in the transcript."""
+    command, launch = command_input.command, session.launch
+    prompt_id = _prompt_id(command)
+    found = await context.agents.client.inspect(launch, prompt_id)
+    petitions = _PetitionForwarder(context, command, prompt_id, launch.redaction)
+    for petition in found.petitions:
+        petitions.forward(petition)
+    finding = found.finding
+    result_missing = _requires_result(command_input, session) and read_result(launch.work_space) is None
+    if finding is answers.TranscriptFinding.ANSWERED and (result_missing or is_unsuccessful(launch.work_space)):
+        # The engine does not know yet that the result is missing or unsuccessful. The agent reports it when it
+        # continues.
+        finding = answers.TranscriptFinding.UNFINISHED
+    answered = finding is answers.TranscriptFinding.ANSWERED
+    document = _document(command, _answer_id(command), launch.redaction.text(found.text))
+    answer = answer_to(
+        command,
+        answers.QueryReconciled,
+        finding=finding,
+        response=document.id if answered else "",
+        cost_usd=found.cost_usd,
+    )
+    return closing_reply(command_input, answer, documents=(document,) if answered else ())
+
+
+async def _send_prompt(
+    context: HostContext, command_input: CommandInput[commands.SendQuery], session: AgentSession
+) -> HostReply:
+    """Send a prompt to the agent, and wait for its answer or its question."""
+    command, launch = command_input.command, session.launch
+    prompt = Prompt(
+        id=_prompt_id(command),
+        text=_query_with_outline(command),
+        continues=command.continues,
+        reply=command.reply,
+        budget_usd=command.budget_usd,
+    )
+    limit = timedelta(seconds=command.timeout_seconds) if command.timeout_seconds else QUERY_LIMIT
+    remove_unsuccessful_result(launch.work_space)
+    turns = MeteredTurns(session.agent, launch, limit, partial(_send_cost, context, command))
+    take = partial(turns.take, on_update=_PetitionForwarder(context, command, prompt.id, launch.redaction).forward)
+    ended = await take(prompt)
+    if _requires_result(command_input, session):
+        ended = await request_missing_result(prompt, ended, launch.work_space, take)
+    end = _without_secrets(apply_reported_status(ended, launch.work_space), launch.redaction)
+    if isinstance(end, TurnQuestion):
+        question = answer_to(
+            command, answers.AgentAsked, question=end.question, choices=end.choices, cost_usd=end.cost_usd
+        )
+        return _with_cost_fallback(closing_reply(command_input, question), command, end.cost_usd)
+    document = _document(command, _answer_id(command), end.text)
+    responded = answer_to(command, answers.QueryResponded, response=document.id, cost_usd=end.cost_usd)
+    return _with_cost_fallback(closing_reply(command_input, responded, documents=(document,)), command, end.cost_usd)
+
+
+async def _request_report(
+    context: HostContext, command_input: CommandInput[commands.GenerateReport], session: AgentSession
+) -> HostReply:
+    command, redaction = command_input.command, session.launch.redaction
     await _send_earlier_costs(context, command, session)
     prompt_id = f"{command.report_id}#{command.attempt}"
     prompt = Prompt(id=prompt_id, text=_report_prompt(command), budget_usd=command.budget_usd)
     turns = MeteredTurns(session.agent, session.launch, REPORT_LIMIT, partial(_send_cost, context, command))
-    end = _without_secrets(await turns.take(prompt, _PetitionForwarder(context, command, prompt_id).forward), session)
+    petitions = _PetitionForwarder(context, command, prompt_id, redaction)
+    end = _without_secrets(await turns.take(prompt, petitions.forward), redaction)
     if isinstance(end, TurnQuestion):
         raise AgentFailed("the agent asked a question instead of writing the report", end.cost_usd)
     path = f"reports/{command.report_id}-a{command.attempt}.md"
@@ -123,11 +159,16 @@ class _PetitionForwarder:
     """Sends an agent's petitions to the engine as they are made."""
 
     def __init__(
-        self, context: HostContext, command: commands.SendQuery | commands.GenerateReport, prompt_id: str
+        self,
+        context: HostContext,
+        command: commands.SendQuery | commands.GenerateReport,
+        prompt_id: str,
+        redaction: Redaction,
     ) -> None:
         self._context = context
         self._command = command
         self._prompt_id = prompt_id
+        self._redaction = redaction
         self._count = 0
 
     def forward(self, update: TurnUpdate) -> None:
@@ -135,7 +176,8 @@ class _PetitionForwarder:
             self._count += 1
             command = self._command
             named = petition_id(self._prompt_id, self._count)
-            answer = answer_to(command, answers.AgentPetitioned, petition_id=named, kind=update.kind, body=update.body)
+            body = self._redaction.value(update.body)
+            answer = answer_to(command, answers.AgentPetitioned, petition_id=named, kind=update.kind, body=body)
             self._context.send(HostReply(workflow_id=command.workflow_id, answers=(answer,)))
 
 
@@ -153,8 +195,16 @@ def _send_cost(context: HostContext, command: commands.SendQuery | commands.Gene
     context.send(HostReply(workflow_id=command.workflow_id, answers=(answer,)))
 
 
-def _without_secrets(end: TurnAnswer | TurnQuestion, session: AgentSession) -> TurnAnswer | TurnQuestion:
-    return msgspec.convert(session.launch.redaction.value(msgspec.to_builtins(end)), type(end))
+def _prompt_id(command: commands.SendQuery) -> str:
+    return f"{command.task_id}#{command.attempt}"
+
+
+def _answer_id(command: commands.SendQuery) -> str:
+    return f"{command.task_id}-a{command.attempt}"
+
+
+def _without_secrets(end: TurnAnswer | TurnQuestion, redaction: Redaction) -> TurnAnswer | TurnQuestion:
+    return msgspec.convert(redaction.value(msgspec.to_builtins(end)), type(end))
 
 
 def _with_cost_fallback(reply: HostReply, command: commands.HostCommand, cost_usd: float) -> HostReply:

@@ -6,14 +6,18 @@ from datetime import UTC
 from functools import cache, partial
 from typing import Any, TypeVar
 
+import structlog
+
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Record
+from kingdom.errors import KingdomError, describe_error
 from kingdom.soldiers.agents.limits import AgentLoops
 from kingdom.soldiers.agents.port import AgentGone, BudgetSpent, TurnFailed, TurnTooLong, UsageLimited
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutFailed, RunCheckouts
 from kingdom.soldiers.host.command_input import CommandInput
 from kingdom.soldiers.host.reporter import HostReply
 from kingdom.soldiers.host.running_agents import AgentSession, RunningAgents
+from kingdom.soldiers.redaction import DEFAULT_REDACTION, Redaction
 from kingdom.soldiers.transcripts.copier import TranscriptCopier
 from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
 from kingdom.soldiers.workplace.host_folders import HostFolders
@@ -21,6 +25,7 @@ from kingdom.storage.run_texts import RunTexts
 from kingdom.workflow.model.messages import answers, commands
 
 ERROR_LENGTH_MAX = 2000
+_log = structlog.get_logger("kingdom.soldiers")
 _A = TypeVar("_A", bound=answers.HostAnswer)
 _FAILURES: Mapping[type[commands.HostCommand], type[answers.HostAnswer]] = {
     commands.StartAgent: answers.AgentError,
@@ -33,12 +38,15 @@ _FAILURES: Mapping[type[commands.HostCommand], type[answers.HostAnswer]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostContext:
-    """The objects of this host that command handlers use."""
+    """The objects of this host that command handlers use.
+
+    `base_variables` are the environment variables that every program gets.
+    """
 
     folders: HostFolders
     checkouts: RunCheckouts
     agents: RunningAgents
-    environment: Mapping[str, str]
+    base_variables: Mapping[str, str]
     agent_environment: AgentEnvironment
     bus: Bus
     send: Callable[[HostReply], None]
@@ -58,13 +66,19 @@ def _common_fields(command: type[commands.HostCommand], kind: type[answers.HostA
 
 
 def failure_answers(
-    command: commands.HostCommand, error: BaseException, *, cost_usd: float = 0.0
+    command: commands.HostCommand,
+    error: BaseException,
+    *,
+    cost_usd: float = 0.0,
+    redaction: Redaction = DEFAULT_REDACTION,
 ) -> tuple[answers.HostAnswer, ...]:
-    """Return the answers to a command that failed. A failed stop has no answer, because it is tried again.
+    """Return the answers to a command that failed.
 
-    `cost_usd` is the cost of the turn, unless the error has its own.
+    A stop has no failure answer, because ending an agent is retried until it succeeds. `cost_usd` is the cost of the
+    turn, unless the error has its own.
     """
-    text = str(error)[-ERROR_LENGTH_MAX:] or type(error).__name__
+    # A secret that is cut is not recognized, so secrets are removed first.
+    text = redaction.text(describe_error(error))[-ERROR_LENGTH_MAX:]
     cost = {"cost_usd": error.cost_usd if isinstance(error, TurnFailed) else cost_usd}
     match command:
         case commands.PrepareResources():
@@ -97,6 +111,17 @@ def closing_reply(
         closes=(command_input.accepted,),
         fallback=partial(failure_answers, command_input.command),
     )
+
+
+def failure_reply(command_input: CommandInput[Any], error: Exception, redaction: Redaction) -> HostReply:
+    """Return the reply that closes a command that failed."""
+    command = command_input.command
+    if not isinstance(error, KingdomError | OSError):
+        _log.error("command failed", command=type(command).__name__, workflow=command.workflow_id, exc_info=error)
+    # The end of a running agent is reported once for all its commands, but a failed start is not.
+    is_reported = isinstance(error, AgentGone) and not isinstance(command, commands.StartAgent)
+    given_answers = () if is_reported else failure_answers(command, error, redaction=redaction)
+    return HostReply(workflow_id=command.workflow_id, answers=given_answers, closes=(command_input.accepted,))
 
 
 def running_session(context: HostContext, work_id: str, attempt: int) -> AgentSession:

@@ -41,7 +41,7 @@ class Reporter:
         self._bus = bus
         self._redaction = redaction
         self._waiting: deque[HostReply] = deque()
-        self._news = asyncio.Event()
+        self._reply_added = asyncio.Event()
         self._all_sent = asyncio.Event()
         self._all_sent.set()
 
@@ -49,7 +49,7 @@ class Reporter:
         """Queue a reply after all earlier ones."""
         self._waiting.append(reply)
         self._all_sent.clear()
-        self._news.set()
+        self._reply_added.set()
 
     def pending_command_ids(self) -> set[str]:
         """Return the ids of commands whose closing replies are not stored yet."""
@@ -68,8 +68,8 @@ class Reporter:
         while True:
             if not self._waiting:
                 self._all_sent.set()
-                self._news.clear()
-                await self._news.wait()
+                self._reply_added.clear()
+                await self._reply_added.wait()
             batch = list(self._waiting)[:_BATCH_SIZE]
             try:
                 await self._store(batch)

@@ -8,6 +8,8 @@ from datetime import timedelta
 
 import structlog
 
+from kingdom.errors import KingdomError
+from kingdom.failure_log import log_failure
 from kingdom.soldiers.agents.port import Agent, AgentClient, AgentGone, Launch, SessionGone
 from kingdom.workflow.model.messages.commands import StartAgent
 
@@ -115,7 +117,8 @@ class RunningAgents:
                 await session.agent.stop(grace)
                 break
             except Exception as error:  # noqa: BLE001 - stopping must be tried again, whatever the error is
-                _log.warning("an agent could not be stopped, trying again", work=session.work_id, error=str(error))
+                message = "an agent could not be stopped, trying again"
+                log_failure(_log, message, error, expected=(KingdomError, OSError), work=session.work_id)
                 grace = timedelta()
                 await asyncio.sleep(_STOP_PAUSE_SECONDS)
         if session.watch:
@@ -158,4 +161,5 @@ async def _close(session: AgentSession) -> None:
     try:
         await session.resources.aclose()
     except Exception as error:  # noqa: BLE001 - the agent is gone all the same, and its slot is free
-        _log.warning("the resources of an agent could not be closed", work=session.work_id, error=str(error))
+        message = "the resources of an agent could not be closed"
+        log_failure(_log, message, error, expected=(KingdomError, OSError), work=session.work_id)

@@ -13,11 +13,12 @@ import structlog
 from kingdom.bus.port import Bus
 from kingdom.bus.record import Record
 from kingdom.errors import KingdomError
-from kingdom.soldiers.agents.port import AgentClient, AgentGone
+from kingdom.failure_log import log_failure
+from kingdom.soldiers.agents.port import AgentClient
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from kingdom.soldiers.host.command_handlers import COMMAND_HANDLERS, GRACE
 from kingdom.soldiers.host.command_input import CommandInput
-from kingdom.soldiers.host.replies import HostContext, answer_to, failure_answers
+from kingdom.soldiers.host.replies import HostContext, answer_to, failure_answers, failure_reply
 from kingdom.soldiers.host.reporter import HostReply, Reporter
 from kingdom.soldiers.host.running_agents import AgentSession, RunningAgents
 from kingdom.soldiers.transcripts.copier import TranscriptCopier
@@ -70,7 +71,7 @@ class RunningCommands:
                 folders.repositories, home=folders.directory, git_policy=agent_environment.git_policy
             ),
             agents=self._agents,
-            environment=environment,
+            base_variables=environment,
             agent_environment=agent_environment,
             bus=bus,
             send=reporter.send,
@@ -160,7 +161,7 @@ class RunningCommands:
                 async with nullcontext() if without_lock else self._run_lock(command.workflow_id):
                     reply = await COMMAND_HANDLERS[type(command)](self._context, command_input)
         except Exception as error:  # noqa: BLE001 - whatever the error is, the run must fail instead of hang
-            reply = _failure_reply(command_input, error)
+            reply = failure_reply(command_input, error, self._context.agent_environment.redaction)
         self._reporter.send(reply)
 
     def _run_lock(self, workflow_id: str) -> asyncio.Lock:
@@ -190,7 +191,7 @@ class RunningCommands:
         command = command_input.command
         if isinstance(command, commands.StartAgent | commands.TakeCheckpoint):
             self._stops.pop(command.work_id, None)
-        elif command_input.ended:
+        elif command_input.may_remove_files:
             self._drop_stops_of_run(command.workflow_id)
 
     def _drop_stops_of_run(self, workflow_id: str) -> None:
@@ -248,7 +249,7 @@ class RunningCommands:
             # The turn reports its cost first. The end of the agent may end the run, and then all costs must be known.
             await asyncio.wait(turns)
         if self._open:
-            answer = answer_to(session.start, answers.AgentError, error=reason)
+            answer = answer_to(session.start, answers.AgentError, error=session.launch.redaction.text(reason))
             self._reporter.send(HostReply(workflow_id=session.workflow_id, answers=(answer,)))
 
 
@@ -256,17 +257,7 @@ async def _interrupt(session: AgentSession) -> None:
     try:
         await session.agent.interrupt()
     except Exception as error:  # noqa: BLE001 - the agent is stopped next anyway
-        _log.info("agent not interrupted", work=session.work_id, error=str(error))
-
-
-def _failure_reply(command_input: CommandInput[Any], error: Exception) -> HostReply:
-    command = command_input.command
-    if not isinstance(error, KingdomError | OSError):
-        _log.error("command failed", command=type(command).__name__, workflow=command.workflow_id, exc_info=error)
-    # `_agent_gone` reports the end of a running agent, but not a failed start.
-    is_reported = isinstance(error, AgentGone) and not isinstance(command, commands.StartAgent)
-    given_answers = () if is_reported else failure_answers(command, error)
-    return HostReply(workflow_id=command.workflow_id, answers=given_answers, closes=(command_input.accepted,))
+        log_failure(_log, "agent not interrupted", error, expected=(KingdomError, OSError), work=session.work_id)
 
 
 def _needs_agent(command: HostCommand, stop: _Stop) -> bool:

@@ -35,7 +35,7 @@ def build_agent_sandbox(
     reports: Path,
     tools: Sequence[Path] = (),
     model_proxy: ModelProxy | None = None,
-    egress: Path | None = None,
+    egress_socket: Path | None = None,
     limits: ResourceLimits = AGENT_LIMITS,
     may_commit: bool = False,
 ) -> Sandbox:
@@ -43,7 +43,7 @@ def build_agent_sandbox(
 
     The reports and the folders of `tools` are read-only. The git directories of the checkouts are read-only too,
     because Kingdom commits for the agent. With `may_commit` they are writable, except the files that can make git run
-    programs. `egress` is the socket of the proxy to the allowed hosts.
+    programs. `egress_socket` belongs to the proxy to the allowed hosts.
     """
     writable, readable = [space, home, *(each.files for each in checkouts)], [*tools]
     overlays: list[tuple[Path, Path]] = []
@@ -51,7 +51,8 @@ def build_agent_sandbox(
         readable.append(reports)
     if profile is SandboxProfile.OFF:
         _log.warning(
-            "an agent runs WITHOUT A SANDBOX: it can read and change whatever this user can; set the profile to strict"
+            "an agent runs without a sandbox and can read and change whatever this user can: set soldiers.sandbox to"
+            " strict in kingdom.yaml"
         )
     else:
         for each in checkouts:
@@ -66,8 +67,8 @@ def build_agent_sandbox(
         readable=(*readable,),
         overlays=(*overlays,),
         limits=limits,
-        egress=egress,
+        egress_socket=egress_socket,
     )
     if model_proxy is None:
         return sandbox
-    return replace(sandbox, socket=model_proxy.socket, url=model_proxy.url or sandbox.url)
+    return replace(sandbox, model_socket=model_proxy.socket, url=model_proxy.url or sandbox.url)

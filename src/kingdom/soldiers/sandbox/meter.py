@@ -19,7 +19,7 @@ _TOLERATED_SHARE = 0.05
 _MODEL_NAME_LENGTH_MAX = 200
 # The assumed speed of a model. Some models are faster, but they are cheap.
 _TOKENS_PER_SECOND = 200
-_log = structlog.get_logger("kingdom.soldiers.gate")
+_log = structlog.get_logger("kingdom.soldiers.model_proxy")
 
 
 class Meter:

@@ -32,7 +32,7 @@ _BACKLOG = 16
 _LOOPBACK = "127.0.0.1"
 _SHUTDOWN_SECONDS = 0.1
 # This logger is disabled, so an agent cannot fill the log of the host with malformed requests.
-_DISABLED_LOGGER = logging.getLogger("kingdom.soldiers.gate.http")
+_DISABLED_LOGGER = logging.getLogger("kingdom.soldiers.model_proxy.http")
 _DISABLED_LOGGER.disabled = True
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=900)
 

@@ -31,6 +31,7 @@ from kingdom.soldiers.sandbox.vendors import (
     requested_model,
     with_usage_reporting,
 )
+from kingdom.soldiers.unreadable_json import UNREADABLE_JSON
 
 _BODY_BYTES_MAX = 64 << 20
 _JSON_VALUES_MAX = 4_000_000
@@ -44,8 +45,7 @@ _LOGGED_CHARACTERS = 200
 _REDIRECT, _BAD, _UNAUTHORIZED, _FORBIDDEN, _BAD_GATEWAY = 300, 400, 401, 403, 502
 _REDACTED_KEY = b"[the model key]"
 _BUDGET_SPENT = "the budget of this work is spent, so the model is no longer available: end your turn"
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError)
-_log = structlog.get_logger("kingdom.soldiers.gate")
+_log = structlog.get_logger("kingdom.soldiers.model_proxy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class RequestForwarder:
         if request.method == "POST":
             try:
                 model_request = await self._check(request, path)
-            except _UNREADABLE as error:
+            except UNREADABLE_JSON as error:
                 return _error(_BAD, f"the body is not JSON: {error}")
             if model_request.reason:
                 return self._refuse(request, path, model_request.reason)

@@ -47,17 +47,17 @@ class Sandbox:
     """The paths, sockets and limits of a program. It sees only these paths and the system, which is read-only.
 
     If paths are nested, the inner path decides. A path in both `readable` and `writable` is read-only. Each of the
-    `overlays` is a file and the path where the program sees it, read-only. `socket` belongs to the model proxy, and
-    `egress` to the egress proxy; both are for a program without a network. `url` is where the program finds the model
-    proxy. `disk` limits the disk space of the run.
+    `overlays` is a file and the path where the program sees it, read-only. `model_socket` and `egress_socket`
+    lead to the two proxies, for a program without a network. `url` is where the program finds the model proxy. `disk`
+    limits the disk space of the run.
     """
 
     profile: SandboxProfile
     writable: tuple[Path, ...] = ()
     readable: tuple[Path, ...] = ()
     overlays: tuple[tuple[Path, Path], ...] = ()
-    socket: Path | None = None
-    egress: Path | None = None
+    model_socket: Path | None = None
+    egress_socket: Path | None = None
     url: str = f"http://127.0.0.1:{MODEL_PROXY_PORT}"
     limits: ResourceLimits = ResourceLimits()
     disk: DiskQuota | None = None
@@ -67,5 +67,5 @@ class Sandbox:
         """Return the ports by which a program without a network reaches sockets of the host."""
         if self.profile is not SandboxProfile.STRICT:
             return ()
-        known = ((MODEL_PROXY_PORT, self.socket, _MODEL_PROXY), (EGRESS_PORT, self.egress, _EGRESS))
+        known = ((MODEL_PROXY_PORT, self.model_socket, _MODEL_PROXY), (EGRESS_PORT, self.egress_socket, _EGRESS))
         return tuple(PortForward(port, outside, inside) for port, outside, inside in known if outside is not None)

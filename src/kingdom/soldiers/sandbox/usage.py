@@ -11,12 +11,12 @@ import msgspec
 
 from kingdom.soldiers.sandbox.prices import Tokens
 from kingdom.soldiers.sandbox.vendors import Vendor
+from kingdom.soldiers.unreadable_json import UNREADABLE_JSON
 
 # Tokens are rarely shorter, so an estimate is too high rather than too low.
 BYTES_PER_TOKEN = 2
 # The longest answer or event that is kept for reading.
 _BYTES_MAX = 4 << 20
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _JSON_STARTS = b"{["
 _OTHER_FIELDS = (b"event:", b"id:", b"retry:", b":")
 
@@ -103,7 +103,7 @@ class UsageReader:
     def _read(self, text: bytes) -> None:
         try:
             found = msgspec.json.decode(text)
-        except _UNREADABLE:
+        except UNREADABLE_JSON:
             if text.strip() != b"[DONE]":
                 self._unread_bytes += len(text)
             return

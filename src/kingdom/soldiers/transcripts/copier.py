@@ -93,14 +93,14 @@ class TranscriptCopier:
 
     async def run(self) -> None:
         """Copy until cancelled, beginning with the sessions that an earlier process of this host left."""
-        self._find_left_sessions()
+        self._find_unfinished_sessions()
         while True:
             for session in list(self._sessions.values()):
                 await self._try_to_copy(session)
                 self._drop_if_over(session)
             await asyncio.sleep(self._every)
 
-    def _find_left_sessions(self) -> None:
+    def _find_unfinished_sessions(self) -> None:
         with suppress(OSError):
             for marker in self._folders.copying.iterdir():
                 run = read_small_file(marker)

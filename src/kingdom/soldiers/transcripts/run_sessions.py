@@ -37,7 +37,7 @@ class RunSession:
     notes: set[str] = field(default_factory=set)
 
     @property
-    def why_from_log(self) -> str:
+    def note_about_log(self) -> str:
         """Return a note that the entries come from the log because the transcript cannot be read here."""
         return f"From the log; the transcript is on {self.place}"
 

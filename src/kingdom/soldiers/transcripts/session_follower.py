@@ -108,7 +108,7 @@ class SessionFollower:
         converted = await to_transcript_entry(self._bus, self._subject.workflow, entry)
         if converted is None:
             return None
-        note = session.why_from_log
+        note = session.note_about_log
         notes = [] if note in session.notes else [note]
         session.notes.update(notes)
         return SessionEntries(session, [converted], [None], notes)

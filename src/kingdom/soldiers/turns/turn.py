@@ -105,9 +105,9 @@ class _LimitedTurn:
             self._count(failure.cost_usd)
             # The proxy refuses calls beyond the budget. The agent reports this in its own words, which are replaced.
             is_refused = isinstance(failure, AgentFailed) and self._meter is not None and self._meter.is_spent
-            end = self._budget_error() if is_refused else failure
-            end.cost_usd = self.cost_usd
-            raise end from None
+            error = self._budget_error() if is_refused else failure
+            error.cost_usd = self.cost_usd
+            raise error from None
 
     async def _read_updates(self, updates: "_UpdateReader") -> TurnAnswer | TurnQuestion | None:
         while True:

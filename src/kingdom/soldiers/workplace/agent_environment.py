@@ -73,7 +73,7 @@ class Workplace:
     """The workplace of one Work's agent: its WorkSpace and HOME, its checkouts, and its environment.
 
     An agent that goes on in the session of an earlier run uses the WorkSpace and the HOME of that session. Otherwise
-    `home_run` is the run itself.
+    `home_run` is the run itself. `base_variables` are the environment variables that every program gets.
     """
 
     agent_environment: AgentEnvironment
@@ -83,7 +83,7 @@ class Workplace:
     home_run: str
     space: Path
     checkouts: tuple[CheckoutSpec, ...]
-    environment: Mapping[str, str]
+    base_variables: Mapping[str, str]
 
     @property
     def redaction(self) -> Redaction:
@@ -99,15 +99,15 @@ class Workplace:
         temporary.make_folder()
         ports = {PORT_VARIABLE: str(self.folders.ports.base(self.workflow_id))}
         places = {
-            **self.agent_environment.tool_environment(self.environment),
+            **self.agent_environment.tool_environment(self.base_variables),
             "HOME": str(self.home),
             "TMPDIR": str(temporary.path),
         }
         proxy = egress_environment() if self._egress else {}
-        return {**self.environment, **IDENTITY, **ports, **places, **proxy}
+        return {**self.base_variables, **IDENTITY, **ports, **places, **proxy}
 
-    def sandbox(self, model_proxy: ModelProxy | None = None, egress: Path | None = None) -> Sandbox:
-        """Return the sandbox of agents and checks; `egress` is the socket of the proxy to allowed hosts."""
+    def sandbox(self, model_proxy: ModelProxy | None = None, egress_socket: Path | None = None) -> Sandbox:
+        """Return the sandbox of agents and checks; `egress_socket` belongs to the proxy to allowed hosts."""
         sandbox = build_agent_sandbox(
             self.agent_environment.profile,
             space=self.space,
@@ -118,7 +118,7 @@ class Workplace:
             reports=self.folders.run(self.workflow_id) / "reports",
             tools=[place for folder in self.agent_environment.path for place in folders_of_tools(folder)],
             model_proxy=model_proxy,
-            egress=egress,
+            egress_socket=egress_socket,
             may_commit=self.agent_environment.may_commit,
         )
         return replace(sandbox, disk=self.disk)
@@ -137,7 +137,7 @@ class Workplace:
     async def set_up_checkouts(self) -> None:
         """Set up the checkouts that are not set up yet."""
         async with AsyncExitStack() as stack:
-            sandbox = self.sandbox(egress=await self.open_egress(stack))
+            sandbox = self.sandbox(egress_socket=await self.open_egress(stack))
             for tree in self.checkouts:
                 await set_up_checkout(
                     tree,

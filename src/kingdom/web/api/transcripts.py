@@ -126,7 +126,7 @@ async def _read_from_log(
             lines.append(_line(session, None, shown))
         if len(lines) == _PART_ENTRIES:
             break
-    return end, lines, [session.why_from_log]
+    return end, lines, [session.note_about_log]
 
 
 def _line(session: RunSession, end: int | None, entry: dict[str, object]) -> TranscriptLine:

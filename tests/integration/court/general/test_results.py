@@ -170,5 +170,5 @@ def workplace(court: CourtScene, folder: Path, *git_ids: str) -> Workplace:
             )
             for git_id in git_ids
         ),
-        environment=ENVIRONMENT,
+        base_variables=ENVIRONMENT,
     )

@@ -14,7 +14,7 @@ from kingdom.workflow.model.references import GitRef
 from kingdom.workflow.model.steps.operations import cancel, pause
 from tests.unit.workflow.model.scene import Run, started
 
-BASES = {"DomainEvent", "WorkflowEvent", "WorkEvent", "HostAnswer", "PaidAnswer", "FailedTurn"}
+BASES = {"DomainEvent", "WorkflowEvent", "WorkEvent", "HostAnswer", "AnswerWithCost", "FailedTurn"}
 PLACEMENT = {"host", "epoch", "attempt"}
 
 # The documented events with the fields of their payloads.

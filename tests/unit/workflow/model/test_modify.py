@@ -14,10 +14,12 @@ from kingdom.workflow.model.references import GitRef, McpServerRef
 from kingdom.workflow.model.resources.template import WorkDefinition
 from kingdom.workflow.model.status import WorkflowStatus, WorkTreeStatus
 from kingdom.workflow.model.steps.modify import Modification, WorkChange, modify
-from kingdom.workflow.model.steps.operations import Auto, Continue, pause, prepare, resume, start
+from kingdom.workflow.model.steps.operations import Auto, Continue, cancel, pause, prepare, resume, start
+from tests.unit.workflow.model.host import fail
 from tests.unit.workflow.model.scene import APP, DOCS, LIB, Run, ready, running, started, task, template, work
 
 TOOLS = McpServerRef(mcp_server_id="mcp-tools")
+TYPO = GitRef(git_id="git-typo", base_branch="mian")
 SECRET = McpServerRef(mcp_server_id="mcp-tools", env={"TOKEN": "s3cr3t"})
 
 
@@ -291,6 +293,50 @@ def test_a_repository_that_is_removed_while_a_checkpoint_is_taken_is_released_at
     assert run.commanded() == ["TakeCheckpoint"]
     assert run.finish().status is WorkflowStatus.COMPLETED
     assert tree(run, LIB) is WorkTreeStatus.RELEASED
+
+
+def test_a_repository_that_is_removed_before_it_is_checked_out_is_checked_out_again_if_it_returns() -> None:
+    run = running()
+    run.do(modify, Modification(git_refs=(APP, LIB, DOCS)))
+    run.do(modify, Modification(git_refs=(APP, LIB)))
+    assert run.commanded() == ["SendQuery", "PrepareResources", "ReleaseWorkTree"]
+    run.do(modify, Modification(git_refs=(APP, LIB, DOCS)))
+    assert [each.status for each in run.workflow.work_trees if each.ref == DOCS] == [
+        WorkTreeStatus.PENDING_RELEASE,
+        WorkTreeStatus.CREATING,
+    ]
+    assert run.until(commands.StartAgent, 1).work_tree_ids == ("wf-1-tree1", "wf-1-tree2", "wf-1-tree4")
+
+
+def removed_while_it_fails() -> Run:
+    """Return a run that no longer needs the repository whose checkout failed."""
+    run = running()
+    run.do(modify, Modification(git_refs=(APP, LIB, DOCS, TYPO)))
+    failure = fail(run.take(commands.PrepareResources))
+    run.do(modify, Modification(git_refs=(APP, LIB, DOCS)))
+    run.receive(failure)
+    return run
+
+
+def test_a_failed_checkout_that_is_no_longer_needed_does_not_fail_the_run_and_the_others_are_requested_again() -> None:
+    run = removed_while_it_fails()
+    assert [each.git_id for each in run.until(commands.PrepareResources).trees] == ["git-docs"]
+    assert run.finish().status is WorkflowStatus.COMPLETED
+
+
+def test_a_run_whose_failed_checkout_is_no_longer_needed_can_be_cancelled() -> None:
+    run = removed_while_it_fails()
+    run.do(cancel)
+    assert run.finish().status is WorkflowStatus.CANCELLED
+
+
+def test_a_failed_checkout_that_is_no_longer_needed_is_ignored_if_no_other_waits() -> None:
+    run = running()
+    run.do(modify, Modification(git_refs=(APP, LIB, TYPO)))
+    failure = fail(run.take(commands.PrepareResources))
+    run.do(modify, Modification(git_refs=(APP, LIB)))
+    run.receive(failure)
+    assert run.ignored == "WorkTree wf-1-tree3 is PENDING_RELEASE and does not expect this answer"
 
 
 def test_a_modification_that_changes_nothing_publishes_no_event() -> None:

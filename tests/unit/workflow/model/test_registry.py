@@ -58,7 +58,7 @@ def test_every_change_of_a_template_has_its_event() -> None:
     assert (deleted.deleted, gone) == (True, events.WorkflowTemplateDeleted(template_id="tpl"))
     with pytest.raises(IllegalTransition, match="template tpl is DELETED: cannot update it"):
         deleted.update(known)
-    with pytest.raises(IllegalTransition, match="no workflow can be made from it"):
+    with pytest.raises(IllegalTransition, match="no workflow can be created from it"):
         create(deleted, "wf-1", NOON)
 
 

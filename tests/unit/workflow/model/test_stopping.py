@@ -237,7 +237,7 @@ def test_only_a_resume_at_the_gate_passes_it() -> None:
     run.finish()
     assert run.status() is WorkflowStatus.PAUSED
     run.do(resume, Continue())
-    assert (run.status(), run.workflow.gate_work_id) == (WorkflowStatus.AWAITING, "wf-1-w1")
+    assert (run.status(), run.workflow.work_to_approve_id) == (WorkflowStatus.AWAITING, "wf-1-w1")
     run.do(resume, Auto())
     run.succeed(commands.RollBack)
     assert run.take(commands.StartAgent).work_id == "wf-1-w2"

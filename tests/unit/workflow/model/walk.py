@@ -110,8 +110,10 @@ class Walk:
     def fail(self) -> None:
         if self.run.open:
             command = self._pick()
-            done_before = succeed(command)[:-1] if isinstance(command, commands.PrepareResources) else []
-            self._receive([*done_before, fail(command)])
+            failure = fail(command)
+            if isinstance(command, commands.PrepareResources):
+                failure = msgspec.structs.replace(failure, work_tree_id=self.choose(command.trees).work_tree_id)
+            self._receive([failure])
 
     def hold_up(self) -> None:
         """Let a report wait for more budget or for the vendor."""

@@ -4,7 +4,6 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 from claude_agent_sdk import (
@@ -21,6 +20,7 @@ from claude_agent_sdk import (
     UserMessage,
 )
 
+from kingdom.clock import utc_now
 from kingdom.soldiers.agent_tools.port import SERVER_NAME, AgentQuestion
 from kingdom.soldiers.agents.claude.command import mcp_server_configs
 from kingdom.soldiers.agents.claude.history import SYNTHETIC, ClaudeHistory, SessionFileTail, find_session_file
@@ -28,6 +28,7 @@ from kingdom.soldiers.agents.claude.messages import conclude_turn, outputs_in, u
 from kingdom.soldiers.agents.claude.tool_server import ASK_HUMAN, create_tool_server
 from kingdom.soldiers.agents.claude.transport import ClaudeTransport
 from kingdom.soldiers.agents.claude.turn import ClaudeTurn
+from kingdom.soldiers.agents.claude.usage_limit import reset_at
 from kingdom.soldiers.agents.port import INTERRUPTED, AgentFailed, AgentGone, Launch, Prompt, TurnQuestion
 from kingdom.soldiers.agents.program_agent import ProgramAgent
 from kingdom.soldiers.agents.session_log import SessionLog
@@ -197,7 +198,7 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
             case _ if turn is None or turn.over.is_set():
                 return
             case RateLimitEvent(rate_limit_info=limit) if limit.status == "rejected" and limit.resets_at:
-                turn.limited_until = datetime.fromtimestamp(limit.resets_at, UTC)
+                turn.limited_until = reset_at(limit.resets_at, utc_now())
             case AssistantMessage(error=None, model=model) if model != SYNTHETIC:
                 for update, fields in updates_in(message, self._launch.work_space):
                     turn.emit(update, **fields)

@@ -185,7 +185,9 @@ class CommandAgent(Agent):
             return AgentGone(describe_exit(code), cost)
         if code:
             words = await asyncio.to_thread(program.stderr_tail)
-            last = "\n".join(part for part in (output[-_OUTPUT_SHOWN:].strip(), words) if part)
+            # A secret that is cut is not recognized, so secrets are removed first.
+            shown = self._launch.redaction.text(output)[-_OUTPUT_SHOWN:].strip()
+            last = "\n".join(part for part in (shown, words) if part)
             return AgentFailed(f"{self._command.argv[0]} failed with {program.describe_exit(code)}: {last}", cost)
         return TurnAnswer(output.strip(), cost)
 

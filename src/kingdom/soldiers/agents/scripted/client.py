@@ -27,8 +27,9 @@ from kingdom.soldiers.agents.port import (
 from kingdom.soldiers.agents.scripted import wire
 from kingdom.soldiers.agents.scripted.history import inspect_entries
 from kingdom.soldiers.agents.scripted.session import open_session
-from kingdom.soldiers.agents.transcript import UNREADABLE, TranscriptEntry, append_entry, inspect_transcript
+from kingdom.soldiers.agents.transcript import TranscriptEntry, append_entry, inspect_transcript
 from kingdom.soldiers.processes.program import Program, start_program
+from kingdom.soldiers.unreadable_json import UNREADABLE_JSON
 
 _PROGRAM_MODULE = "kingdom.soldiers.agents.scripted.program"
 _WRITE_FAILED = "its transcript cannot be written: "
@@ -180,7 +181,7 @@ class ScriptedAgent(Agent):
                         self._program.write(wire.encode(wire.EntryWritten()) + b"\n")
                     case message:
                         self._messages.put_nowait(message)
-        except UNREADABLE:
+        except UNREADABLE_JSON:
             # The line is invalid, or it is incomplete because the agent has ended. Either way the agent is unusable.
             await self._program.kill()
         except OSError as error:

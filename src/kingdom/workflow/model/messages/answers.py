@@ -17,13 +17,13 @@ class HostAnswer(DomainEvent, frozen=True, kw_only=True):
     attempt: int
 
 
-class PaidAnswer(HostAnswer, frozen=True, kw_only=True):
+class AnswerWithCost(HostAnswer, frozen=True, kw_only=True):
     """An answer with the cost of the agent's turn."""
 
     cost_usd: float = 0.0
 
 
-class FailedTurn(PaidAnswer, frozen=True, kw_only=True):
+class FailedTurn(AnswerWithCost, frozen=True, kw_only=True):
     """A turn without the requested result.
 
     The session can be continued if the turn ended because the budget was used up (`over_budget`), or because the vendor
@@ -56,7 +56,7 @@ class AgentError(HostAnswer, frozen=True, kw_only=True):
     error: str
 
 
-class QueryResponded(PaidAnswer, frozen=True, kw_only=True):
+class QueryResponded(AnswerWithCost, frozen=True, kw_only=True):
     """An agent answered a prompt; `response` refers to the file that contains the answer."""
 
     work_id: str
@@ -73,7 +73,7 @@ class QueryFailed(FailedTurn, frozen=True, kw_only=True):
     looping: bool = False
 
 
-class AgentAsked(PaidAnswer, frozen=True, kw_only=True):
+class AgentAsked(AnswerWithCost, frozen=True, kw_only=True):
     """An agent ended its turn with a question for a person."""
 
     work_id: str
@@ -82,7 +82,7 @@ class AgentAsked(PaidAnswer, frozen=True, kw_only=True):
     choices: tuple[str, ...] = ()
 
 
-class AgentSpent(PaidAnswer, frozen=True, kw_only=True):
+class AgentSpent(AnswerWithCost, frozen=True, kw_only=True):
     """The cost of an interrupted turn; without a `taskId`, a cost that the agent had outside of its turns."""
 
     work_id: str
@@ -112,7 +112,7 @@ class TranscriptFinding(StrEnum):
     NO_TRANSCRIPT = "NO_TRANSCRIPT"
 
 
-class QueryReconciled(PaidAnswer, frozen=True, kw_only=True):
+class QueryReconciled(AnswerWithCost, frozen=True, kw_only=True):
     """A host looked up the result of a prompt in the transcript."""
 
     work_id: str
@@ -121,7 +121,7 @@ class QueryReconciled(PaidAnswer, frozen=True, kw_only=True):
     response: str = ""
 
 
-class ReportGenerated(PaidAnswer, frozen=True, kw_only=True):
+class ReportGenerated(AnswerWithCost, frozen=True, kw_only=True):
     """A report was written to its file."""
 
     report_id: str

@@ -203,7 +203,7 @@ def _event_tables() -> Iterator[str]:
 def _payload(event: type[DomainEvent]) -> str:
     """Return the field names on the wire, with the common fields of all answers at the end."""
     own = [field.encode_name for field in msgspec.structs.fields(event)]
-    common = [field.encode_name for field in msgspec.structs.fields(answers.PaidAnswer)]
+    common = [field.encode_name for field in msgspec.structs.fields(answers.AnswerWithCost)]
     names = [name for name in own if name not in common] if issubclass(event, answers.HostAnswer) else own
     names += [name for name in own if name not in names]
     return ", ".join(f"`{name}`" for name in names)

@@ -43,8 +43,8 @@ class StartAgent(HostCommand, frozen=True, kw_only=True):
     """Prepare the WorkSpace and start an agent in it, or continue a `session`.
 
     The MCP server references have no environment because it may contain secrets. The host reads the environment from
-    the record of the run. `reports` are the paths of the reports that the agent may read. `continues` is the session of
-    an earlier run; without a `session`, the agent goes on in it if it still exists, otherwise in a new one.
+    the record of the run. `reports` are the paths of the reports that the agent may read. `earlier_session`
+    is used only without a `session`: the agent continues it if it still exists, otherwise it starts a new session.
     """
 
     work_id: str
@@ -54,7 +54,7 @@ class StartAgent(HostCommand, frozen=True, kw_only=True):
     work_tree_ids: tuple[str, ...]
     mcp_server_refs: tuple[McpServerRef, ...]
     reports: tuple[str, ...]
-    continues: SessionRef | None = None
+    earlier_session: SessionRef | None = msgspec.field(name="continues", default=None)
 
 
 class SendQuery(HostCommand, frozen=True, kw_only=True):

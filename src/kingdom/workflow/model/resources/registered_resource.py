@@ -49,5 +49,5 @@ class RegisteredResource(msgspec.Struct, frozen=True, kw_only=True, rename="came
         self.refuse_second_deletion(kind, operation)
         if users:
             more = f" and {len(users) - _USERS_SHOWN} more" if len(users) > _USERS_SHOWN else ""
-            refusal = f"cannot {operation} it while {', '.join(sorted(users)[:_USERS_SHOWN])}{more} use it"
+            refusal = f"cannot {operation} it, because it is used by {', '.join(sorted(users)[:_USERS_SHOWN])}{more}"
             raise IllegalTransition(f"{kind} {self.id}", "IN USE", refusal, ("use", "show"))

@@ -36,20 +36,24 @@ def find_session(workflow: Workflow) -> SessionRef | None:
             work_space_id=work.work_space_id,
             home_run=home_run(workflow, work),
         )
-    if workflow.continues and work.agent.continued is None:
+    if workflow.earlier_session and work.agent.uses_earlier_session is None:
         # No agent has started, so the earlier session is unchanged.
-        return msgspec.structs.replace(workflow.continues, workflow_id=workflow.id)
+        return msgspec.structs.replace(workflow.earlier_session, workflow_id=workflow.id)
     return None
 
 
 def session_for(workflow: Workflow, work: Work) -> SessionRef | None:
     """Return the session of an earlier run with which the agent of a Work goes on, if it is on the host of the run."""
-    session, placement = workflow.continues, workflow.placement
+    session, placement = workflow.earlier_session, workflow.placement
     is_here = session is not None and placement is not None and placement.host == session.host
-    is_possible = work is workflow.works[0] and work.agent.continued is not False
+    is_possible = work is workflow.works[0] and work.agent.uses_earlier_session is not False
     return session if is_here and is_possible else None
 
 
 def home_run(workflow: Workflow, work: Work | None) -> str:
     """Return the run whose HOME the agent of a Work uses."""
-    return workflow.continues.home_run if workflow.continues and work and work.agent.continued else workflow.id
+    return (
+        workflow.earlier_session.home_run
+        if workflow.earlier_session and work and work.agent.uses_earlier_session
+        else workflow.id
+    )

@@ -118,7 +118,7 @@ class WorkAgent(WorkPart, kw_only=True):
     pid: int | None = None
     stopping: StopKind | None = None
     # Whether the agent goes on in the session of an earlier run. None until an agent has started.
-    continued: bool | None = None
+    uses_earlier_session: bool | None = msgspec.field(name="continued", default=None)
 
     @property
     def alive(self) -> bool:

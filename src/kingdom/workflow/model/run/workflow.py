@@ -127,7 +127,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
     placement: Placement | None = None
     starts_when_ready: bool = False
     # The Work that waits for approval by a person.
-    gate_work_id: str | None = msgspec.field(name="gate", default=None)
+    work_to_approve_id: str | None = msgspec.field(name="gate", default=None)
     question: RunQuestion | None = None
     resumption: Resumption | None = None
     # The vendor of the model rejects requests until this time. The run then continues by itself.
@@ -141,7 +141,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
     # How often the host was lost while an agent ran. A completed Task, or a resume by a person, resets the number.
     losses_without_progress: int = msgspec.field(name="fruitlessLosses", default=0)
     # The session of an earlier run with which the first Work goes on if it still exists.
-    continues: SessionRef | None = None
+    earlier_session: SessionRef | None = msgspec.field(name="continues", default=None)
     # The run that goes on with the session of this run.
     continued_by: str = ""
     # The files of the run are needed until this time, even if the run ends earlier.

@@ -31,6 +31,7 @@ from kingdom.workflow.model.steps.answer_targets import (
     count_turn_cost,
     target_agent,
     target_checkpoint,
+    target_failed_tree,
     target_petition,
     target_query,
     target_report,
@@ -62,15 +63,19 @@ def on_work_tree_created(step: Step, answer: answers.WorkTreeCreated) -> None:
 
 
 def on_work_tree_failed(step: Step, answer: answers.WorkTreeFailed) -> None:
-    """Record every checkout of the same command as failed, and fail the run."""
-    failed = target_tree(step, answer, WorkTreeStatus.CREATING)
+    """Record every checkout of the same command as failed, and fail the run.
+
+    If the run no longer needs the checkout that failed, request the others again instead.
+    """
+    failed = target_failed_tree(step, answer)
     if failed is None:
         return
     for tree in step.workflow.work_trees:
         if tree.attempt == answer.attempt and tree.status in {WorkTreeStatus.CREATING, WorkTreeStatus.READY}:
-            step.transition(tree, WorkTreeStatus.FAILED, tree.id)
-    failed.error = answer.error
-    request_stop(step, StopOutcome.FAIL, f"no checkout of {failed.ref.git_id}: {answer.error}")
+            step.transition(tree, WorkTreeStatus.FAILED if failed.is_wanted else WorkTreeStatus.PENDING, tree.id)
+    if failed.is_wanted:
+        failed.error = answer.error
+        request_stop(step, StopOutcome.FAIL, f"no checkout of {failed.ref.git_id}: {answer.error}")
     proceed(step)
 
 
@@ -107,8 +112,10 @@ def on_agent_started(step: Step, answer: answers.AgentStarted) -> None:
     step.transition(work.agent, AgentStatus.RUNNING, work.id)
     work.agent.session = answer.session or work.agent.session
     work.agent.pid = answer.pid
-    if step.workflow.continues and work.agent.continued is None:
-        work.agent.continued = session_of(answer.session or "") == session_of(step.workflow.continues.token)
+    if step.workflow.earlier_session and work.agent.uses_earlier_session is None:
+        work.agent.uses_earlier_session = session_of(answer.session or "") == session_of(
+            step.workflow.earlier_session.token
+        )
     work.started_at = work.started_at or step.at
     step.update_work_statuses()
     step.emit(WorkStarted(work_id=work.id, workflow_id=step.workflow.id))

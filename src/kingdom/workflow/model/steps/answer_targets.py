@@ -37,6 +37,18 @@ def target_tree(step: Step, answer: TreeAnswer, status: WorkTreeStatus) -> WorkT
     return None if _ignore_if_stale(step, answer, f"WorkTree {answer.work_tree_id}", tree, status) else tree
 
 
+def target_failed_tree(step: Step, answer: answers.WorkTreeFailed) -> WorkTree | None:
+    """Return the WorkTree that could not be created if another checkout of the same command still waits.
+
+    The run may have been changed so that it no longer needs the WorkTree itself.
+    """
+    tree = step.workflow.find_tree(answer.work_tree_id)
+    same_command = (tree for tree in step.workflow.work_trees if tree.attempt == answer.attempt)
+    waiting = next((tree for tree in same_command if tree.status is WorkTreeStatus.CREATING), tree)
+    part_name = f"WorkTree {answer.work_tree_id}"
+    return None if _ignore_if_stale(step, answer, part_name, waiting, WorkTreeStatus.CREATING) else tree
+
+
 def target_agent(step: Step, answer: AgentAnswer, *statuses: AgentStatus) -> Work | None:
     """Return the Work of an agent if the agent has an expected status."""
     work = step.workflow.find_work(answer.work_id)
@@ -56,45 +68,45 @@ def target_petition(step: Step, answer: answers.AgentPetitioned) -> Work | None:
     found = _find_task(step, answer.task_id)
     task = found[1] if found else None
     if task and task.report.status is ReportStatus.GENERATING:
-        late = _ignore_if_stale(step, answer, f"report of {answer.task_id}", task.report, ReportStatus.GENERATING)
+        is_stale = _ignore_if_stale(step, answer, f"report of {answer.task_id}", task.report, ReportStatus.GENERATING)
     else:
         query = task.query if task else None
-        late = _ignore_if_stale(
+        is_stale = _ignore_if_stale(
             step, answer, f"query of {answer.task_id}", query, QueryStatus.SENT, QueryStatus.UNKNOWN
         )
-    return found[0] if found and not late else None
+    return found[0] if found and not is_stale else None
 
 
 def target_report(step: Step, answer: ReportAnswer) -> tuple[Work, Task] | None:
     """Return the Work and Task of a report that is in progress. Count the cost of the answer."""
     found = count_turn_cost(step, answer)
     report = found[1].report if found else None
-    late = _ignore_if_stale(step, answer, f"report of {answer.task_id}", report, ReportStatus.GENERATING)
-    return None if late else found
+    is_stale = _ignore_if_stale(step, answer, f"report of {answer.task_id}", report, ReportStatus.GENERATING)
+    return None if is_stale else found
 
 
 def target_verification(step: Step, answer: answers.WorkVerified | answers.VerifyFailed) -> Work | None:
     """Return the Work whose checks are running."""
     work = step.workflow.find_work(answer.work_id)
     checks = work.verification if work else None
-    late = _ignore_if_stale(step, answer, f"verification of {answer.work_id}", checks, VerificationStatus.RUNNING)
-    return None if late else work
+    is_stale = _ignore_if_stale(step, answer, f"verification of {answer.work_id}", checks, VerificationStatus.RUNNING)
+    return None if is_stale else work
 
 
 def target_checkpoint(step: Step, answer: answers.CheckpointCreated | answers.CheckpointFailed) -> Work | None:
     """Return the Work whose checkpoint is in progress."""
     work = step.workflow.find_work(answer.work_id)
     checkpoint = work.checkpointing if work else None
-    late = _ignore_if_stale(step, answer, f"checkpoint of {answer.work_id}", checkpoint, CheckpointStatus.TAKING)
-    return None if late else work
+    is_stale = _ignore_if_stale(step, answer, f"checkpoint of {answer.work_id}", checkpoint, CheckpointStatus.TAKING)
+    return None if is_stale else work
 
 
 def target_roll_back(step: Step, answer: answers.RolledBack | answers.RollBackFailed) -> Resumption | None:
     """Return the resumption that waits for a rollback."""
     workflow, resumption = step.workflow, step.workflow.resumption
     awaited = resumption is not None and resumption.in_flight
-    late = step.ignore_if_stale(answer, "rollback", workflow.roll_backs, "over", awaited=awaited)
-    return None if late else resumption
+    is_stale = step.ignore_if_stale(answer, "rollback", workflow.roll_backs, "over", awaited=awaited)
+    return None if is_stale else resumption
 
 
 def _ignore_if_stale(

@@ -83,8 +83,7 @@ def _check_works(workflow: Workflow, changes: tuple[WorkChange, ...]) -> None:
         raise Misconfigured(f"a work of workflow {workflow.id} is named twice in the new list")
     started = [work for work in workflow.works if work.has_started]
     if [change.id for change in changes[: len(started)]] != [work.id for work in started]:
-        asked = "a work that has started keeps its place"
-        raise _refusal(workflow, started[-1], asked)
+        raise _refusal(workflow, started[-1], "a work that has started keeps its place")
     for work, change in zip(started, changes, strict=False):
         if change.definition != work.definition:
             _check_started(workflow, work, change.definition)
@@ -101,14 +100,14 @@ def _check_started(workflow: Workflow, work: Work, wanted: WorkDefinition) -> No
     if msgspec.structs.replace(wanted, **kept) != work.definition:
         raise _refusal(workflow, work, "its name, model, repositories and MCP servers cannot change")
     open_tasks = {QueryStatus.PENDING, QueryStatus.FAILED}
-    asked = tuple(task.definition for task in work.tasks if task.query.status not in open_tasks)
-    if wanted.tasks[: len(asked)] != asked:
-        raise _refusal(workflow, work, f"its first {len(asked)} tasks have started and cannot change")
+    started = tuple(task.definition for task in work.tasks if task.query.status not in open_tasks)
+    if wanted.tasks[: len(started)] != started:
+        raise _refusal(workflow, work, f"its first {len(started)} tasks have started and cannot change")
 
 
-def _refusal(workflow: Workflow, work: Work, asked: str) -> IllegalTransition:
+def _refusal(workflow: Workflow, work: Work, refusal: str) -> IllegalTransition:
     return IllegalTransition(
-        f"work {work.id} of workflow {workflow.id}", work.status, asked, ("change what has not started",)
+        f"work {work.id} of workflow {workflow.id}", work.status, refusal, ("change what has not started",)
     )
 
 
@@ -168,7 +167,9 @@ def _change_trees(
     workflow = step.workflow
     for tree in workflow.work_trees:
         if tree.is_wanted and tree.ref in removed:
-            _discard_tree(step, tree, at_once=tree.ref not in refs_in_use)
+            # No agent uses a checkout that is still being created.
+            is_unused = tree.ref not in refs_in_use or tree.status is WorkTreeStatus.CREATING
+            _discard_tree(step, tree, at_once=is_unused)
     for ref in added:
         kept = next((tree for tree in workflow.work_trees if tree.ref == ref and _is_intact(tree)), None)
         if kept:

@@ -58,7 +58,7 @@ def create(
 ) -> Step:
     """Return the first step of a new Workflow from a template; `name` replaces the name of the template."""
     if template.deleted:
-        raise IllegalTransition(f"template {template.id}", "DELETED", "no workflow can be made from it", ())
+        raise IllegalTransition(f"template {template.id}", "DELETED", "no workflow can be created from it", ())
     step = Step(Workflow.copied_from(template, workflow_id, at, name=name, requester=requester, general=general), at=at)
     step.emit(WorkflowCreated(workflow_id=workflow_id))
     return step
@@ -66,7 +66,7 @@ def create(
 
 def continue_session(step: Step, session: SessionRef, query: str) -> None:
     """Let the first Work of a new run go on in an earlier session, with `query` as its first prompt there."""
-    step.workflow.continues = session
+    step.workflow.earlier_session = session
     step.workflow.works[0].tasks[0].continued_query = query
 
 
@@ -136,7 +136,7 @@ def resume(step: Step, how: ResumeFrom, *, grants: bool = False) -> None:
     _clear_all_failures(step, resumption)
     if reply:
         _forward_reply(workflow, reply)
-    workflow.resumption, workflow.gate_work_id, workflow.question = resumption, None, None
+    workflow.resumption, workflow.work_to_approve_id, workflow.question = resumption, None, None
     step.set_status(WorkflowStatus.RESUMING)
     proceed(step)
 
@@ -144,19 +144,25 @@ def resume(step: Step, how: ResumeFrom, *, grants: bool = False) -> None:
 def release(step: Step) -> None:
     """Release the checkouts of an ended run."""
     step.workflow.require_allowed("release")
-    _release_all(step)
+    release_remaining_trees(step)
 
 
 def release_remaining_trees(step: Step) -> None:
     """Release the remaining checkouts of an ended or deleted run."""
-    _release_all(step)
+    for tree in step.workflow.work_trees:
+        if tree.status is WorkTreeStatus.READY:
+            step.transition(tree, WorkTreeStatus.PENDING_RELEASE, tree.id)
+            step.emit(
+                WorkTreePendingRelease(work_tree_id=tree.id, workflow_id=step.workflow.id, git_id=tree.ref.git_id)
+            )
+    release_unwanted_trees(step)
 
 
 def delete(step: Step) -> None:
     """Delete a finished run and release its checkouts."""
     workflow = step.workflow
     workflow.require_allowed("delete")
-    _release_all(step)
+    release_remaining_trees(step)
     workflow.deleted_at = step.at
     step.emit(WorkflowDeleted(workflow_id=workflow.id))
 
@@ -207,7 +213,7 @@ def _clear_all_failures(step: Step, resumption: Resumption) -> None:
     """Reset the failure counts. If the run does not roll back, allow another attempt of the failed parts."""
     workflow = step.workflow
     for work in workflow.works:
-        work.approved = work.approved or work.id == workflow.gate_work_id
+        work.approved = work.approved or work.id == workflow.work_to_approve_id
         work.failures = 0
         if not resumption.rolls_back:
             clear_failures(step, work)
@@ -252,13 +258,3 @@ def _refuse_lost_session(workflow: Workflow) -> None:
         raise IllegalTransition(
             f"workflow {workflow.id}", f"{workflow.status} and its session is lost", "cannot continue it", ways
         )
-
-
-def _release_all(step: Step) -> None:
-    for tree in step.workflow.work_trees:
-        if tree.status is WorkTreeStatus.READY:
-            step.transition(tree, WorkTreeStatus.PENDING_RELEASE, tree.id)
-            step.emit(
-                WorkTreePendingRelease(work_tree_id=tree.id, workflow_id=step.workflow.id, git_id=tree.ref.git_id)
-            )
-    release_unwanted_trees(step)

@@ -153,7 +153,7 @@ def _await_approval(step: Step, following: Work | None) -> bool:
     if previous is None or previous.approved or not previous.definition.pause_after or not workflow.is_idle:
         return False
     reason = f"approval after {previous.definition.name}"
-    workflow.reason, workflow.gate_work_id = reason, previous.id
+    workflow.reason, workflow.work_to_approve_id = reason, previous.id
     step.set_status(WorkflowStatus.AWAITING)
     step.emit(WorkflowAwaiting(workflow_id=workflow.id, work_id=previous.id, reason=reason))
     return True
@@ -182,7 +182,7 @@ def _start_agent(step: Step, work: Work) -> None:
         work_tree_ids=tuple(tree.id for tree in workflow.trees_of(work)),
         mcp_server_refs=tuple(ref.without_env() for ref in workflow.mcp_server_refs_of(work.definition)),
         reports=tuple(workflow.report_paths_before(work)),
-        continues=session_for(workflow, work),
+        earlier_session=session_for(workflow, work),
     )
 
 
@@ -223,7 +223,7 @@ def _send_query_command(step: Step, work: Work, task: Task, *, continues: bool, 
         work_id=work.id,
         agent_attempt=work.agent.attempt,
         task_id=task.id,
-        query=(work.agent.continued and task.continued_query) or task.definition.query,
+        query=(work.agent.uses_earlier_session and task.continued_query) or task.definition.query,
         report_outline=task.definition.report_outline,
         timeout_seconds=task.definition.timeout_seconds or work.definition.timeout_seconds,
         reply=task.query.reply,

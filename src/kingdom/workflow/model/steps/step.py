@@ -14,7 +14,7 @@ _C = TypeVar("_C", bound=HostCommand)
 # When a part reaches one of these states, its earlier error is cleared.
 _HEALTHY = frozenset({"RUNNING", "READY", "RESPONDED", "COMPLETED", "PASSED", "TAKEN"})
 
-# The reasons why a late answer of a host is ignored: its run, its attempt or its step has moved on.
+# Parts of the reasons why a stale answer is ignored.
 LOST, OVER, UNEXPECTED = "lost the run", "is over", "does not expect this answer"
 
 

@@ -51,9 +51,9 @@ def reset_work(step: Step, work: Work) -> None:
         return
     step.transition(work.agent, AgentStatus.IDLE, work.id)
     work.agent.session = None
-    if step.workflow.continues:
+    if step.workflow.earlier_session:
         # The session remembers what is undone now.
-        work.agent.continued = False
+        work.agent.uses_earlier_session = False
     for task in work.tasks:
         _reset_task(step, task)
     if work.verification.status is not VerificationStatus.PENDING:
