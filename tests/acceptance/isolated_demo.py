@@ -35,8 +35,8 @@ class IsolatedDemo:
     def demo(
         self, *options: str, by: tuple[str, ...] = (sys.executable, "-m", "kingdom"), **variables: str
     ) -> Iterator[subprocess.Popen[str]]:
-        # A shell that runs tests in the background lets them ignore SIGINT; a person's terminal does not.
-        command = ["env", "--default-signal=INT", *by, "demo", "--fast", "--json", *options]
+        # Tests in the background of a shell, or under nohup, ignore these signals; a command in a terminal does not.
+        command = ["env", "--default-signal=INT,HUP", *by, "demo", "--fast", "--json", *options]
         environment = {**self.environment, **variables}
         with (self.directory / "story").open("w") as story:
             process = subprocess.Popen(

@@ -175,8 +175,8 @@ class Terminal:
 
     def _command(self, words: tuple[str, ...], **limit: float) -> list[str]:
         kingdom = limits.command(**limit) if limit else [sys.executable, "-m", "kingdom"]
-        # A shell that runs tests in the background lets them ignore SIGINT; a person's terminal does not.
-        return ["env", "--default-signal=INT", *kingdom, *words]
+        # Tests in the background of a shell, or under nohup, ignore these signals; a command in a terminal does not.
+        return ["env", "--default-signal=INT,HUP", *kingdom, *words]
 
 
 def eventually(look: Callable[[], T | bool]) -> T:
