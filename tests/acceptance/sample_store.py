@@ -4,6 +4,7 @@ import asyncio
 import io
 import os
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from kingdom.bootstrap import open_bus, operations_of
-from kingdom.bus.port import Bus
+from kingdom.bus.port import Bus, Transaction
 from kingdom.cli.main import main
 from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, AssignmentStatus, ExternalEvent, Priority
@@ -138,18 +139,27 @@ async def _store_documents(bus: Bus) -> None:
         await receive_event(transaction, reported, "tester")
 
 
-def add_question(realm: Path) -> None:
-    """Add a second open question."""
+def change_store(realm: Path, act: Callable[[Transaction], Awaitable[None]]) -> None:
+    """Change a store of a court in one transaction."""
 
-    async def save() -> None:
+    async def run() -> None:
         application = declare_application(Realm())
         async with (
             open_bus(f"file:{realm}", application.topology, application.kinds) as bus,
             bus.transaction() as transaction,
         ):
-            await save_question(transaction, _question(AGAIN))
+            await act(transaction)
 
-    asyncio.run(save())
+    asyncio.run(run())
+
+
+def add_question(realm: Path) -> None:
+    """Add a second open question."""
+
+    async def save(transaction: Transaction) -> None:
+        await save_question(transaction, _question(AGAIN))
+
+    change_store(realm, save)
 
 
 def _question(task: str) -> HumanQuestion:

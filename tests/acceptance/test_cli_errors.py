@@ -1,25 +1,20 @@
 """Errors that a command finds when it runs are one sentence with the next step."""
 
-import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from kingdom.bootstrap import open_bus
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordQuery
 from kingdom.court.documents import AssignmentStatus, EventStatus
 from kingdom.court.followups.records import FOLLOWUPS
 from kingdom.court.petitions.decision import PETITIONS
 from kingdom.court.records import ASSIGNMENTS, EVENTS
-from kingdom.realm import Realm
-from kingdom.roles import declare_application
 from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.records import WORKFLOWS
-from tests.acceptance.sample_store import ENDED, TASK, InProcessCli, SampleStore
+from tests.acceptance.sample_store import ENDED, TASK, InProcessCli, SampleStore, change_store
 
 
 @pytest.fixture
@@ -27,18 +22,6 @@ def cli_on_copy(sample: SampleStore, cli: InProcessCli, tmp_path: Path) -> InPro
     """Commands on a copy of the sample store, in the directory `realm`."""
     shutil.copytree(sample.realm, tmp_path / "realm")
     return cli
-
-
-def change(realm: Path, act: Callable[[Transaction], Awaitable[None]]) -> None:
-    async def run() -> None:
-        application = declare_application(Realm())
-        async with (
-            open_bus(f"file:{realm}", application.topology, application.kinds) as bus,
-            bus.transaction() as transaction,
-        ):
-            await act(transaction)
-
-    asyncio.run(run())
 
 
 async def add_more(transaction: Transaction) -> None:
@@ -124,7 +107,7 @@ def test_a_list_says_that_older_items_are_not_shown(
     cli_on_copy: InProcessCli, tmp_path: Path, words: tuple[str, ...], what: str
 ) -> None:
     note = f"Older {what} are not shown: add --limit 2\n"
-    change(tmp_path / "realm", add_more)
+    change_store(tmp_path / "realm", add_more)
     assert cli_on_copy(*words, "--limit", "1").err == note
     assert cli_on_copy(*words, "--limit", "2").err == (note.replace("2", "4") if what == "assignments" else "")
 
@@ -140,7 +123,7 @@ def test_an_assignment_without_a_run_has_no_petitions(cli_on_sample: InProcessCl
 
 
 def test_an_unreadable_record_is_left_out_with_a_note(cli_on_copy: InProcessCli, tmp_path: Path) -> None:
-    change(tmp_path / "realm", add_unreadable)
+    change_store(tmp_path / "realm", add_unreadable)
     simulated = cli_on_copy("simulate")
     assert (simulated.code, "evt-unreadable is left out" in simulated.err) == (0, True)
     why = cli_on_copy("why", "evt-routed")

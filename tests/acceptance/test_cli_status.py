@@ -1,5 +1,4 @@
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
@@ -9,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from kingdom.bootstrap import open_bus
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record
 from kingdom.clock import utc_now
@@ -22,11 +20,9 @@ from kingdom.court.king.waiting_queue import HELD, READY, WaitingEntry, add_entr
 from kingdom.court.questions import HumanQuestion, save_question
 from kingdom.court.quota import MONEY, SOLDIERS, Quota, save_quota
 from kingdom.court.records import CURRENT, save
-from kingdom.realm import Realm
-from kingdom.roles import declare_application
 from kingdom.workflow.model.resources.host import Host
 from kingdom.workflow.records import HOSTS
-from tests.acceptance.sample_store import InProcessCli
+from tests.acceptance.sample_store import InProcessCli, change_store
 from tests.acceptance.terminal import Terminal
 
 SEE, IN = "see chamberlain.health.", "in kingdom.yaml"
@@ -40,18 +36,6 @@ def cli(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KINGDOM_DATABASE_URL", f"file:{realm}")
     return InProcessCli(capsys, monkeypatch)
-
-
-def change(realm: Path, act: Callable[[Transaction], Awaitable[None]]) -> None:
-    async def run() -> None:
-        application = declare_application(Realm())
-        async with (
-            open_bus(f"file:{realm}", application.topology, application.kinds) as bus,
-            bus.transaction() as transaction,
-        ):
-            await act(transaction)
-
-    asyncio.run(run())
 
 
 async def set_health(transaction: Transaction, used: dict[str, float], age_seconds: int = 0) -> None:
@@ -95,7 +79,7 @@ async def fill(transaction: Transaction) -> None:
 
 
 def test_status_shows_what_waits_for_what_and_what_needs_a_person(cli: InProcessCli, realm: Path) -> None:
-    change(realm, fill)
+    change_store(realm, fill)
     assert cli("event", "send", "--type", "demo.hello").code == 0
     assert cli("bus", "pause", "court.result", "--reason", "a look").code == 0
     asyncio.run(FileHeartbeatWriter(realm, "king").beat(utc_now()))
@@ -173,7 +157,7 @@ def test_status_shows_what_waits_for_what_and_what_needs_a_person(cli: InProcess
 def test_status_says_which_work_the_health_level_stops_and_which_setting_decides_it(
     cli: InProcessCli, realm: Path, used: dict[str, float], level: str, stops: int, effect: str
 ) -> None:
-    change(realm, partial(set_health, used=used))
+    change_store(realm, partial(set_health, used=used))
     standing = cli("status", "--json").document
     assert {**standing["health"], "age_seconds": 0, "reason": ""} == {
         "level": level,
@@ -190,7 +174,7 @@ def test_status_reports_an_outdated_health_reading_and_a_spent_budget(cli: InPro
         await set_health(transaction, {MEMORY: 5}, 600)
         await set_quota(transaction, MONEY, {}, spent=300)
 
-    change(realm, act)
+    change_store(realm, act)
     standing = cli("status", "--json").document
     assert standing["health"]["level"] == "orange"
     whats = " ".join(trouble["what"] for trouble in standing["troubles"])
@@ -204,7 +188,7 @@ def test_status_reports_a_machine_short_of_memory_and_a_court_without_roles(cli:
         host = Host(id="vm", epoch=1, slots=3)
         await transaction.put(Record(kind=HOSTS.name, id="vm", state=host.status, doc=msgspec.to_builtins(host)))
 
-    change(realm, act)
+    change_store(realm, act)
     assert cli("status", "--json").document["troubles"] == [
         {"what": "no role of the court runs, only an engine or a host", "command": "kingdom up"},
         {

@@ -32,6 +32,7 @@ from kingdom.bus import (
     close_effect,
     find_ledger,
 )
+from kingdom.bus.effects.ledger import Ledger
 from kingdom.errors import Conflict
 from tests.contract.aging import time_passing
 from tests.contract.outside import Payment, calls
@@ -192,6 +193,24 @@ async def test_a_call_that_is_closed_as_rejected_before_it_is_recorded_as_accept
         await scene.bus.publish(bill())
         await eventually(lambda: nothing_open(scene), "the second event is done")
     assert len(calls(book)) == 2
+
+
+async def test_a_redriven_event_makes_a_new_call_if_its_open_call_was_closed_as_rejected(
+    scene: Scene, book: Path
+) -> None:
+    event = bill()
+    async with scene.bus.transaction() as transaction:
+        sent = Ledger.open("invoice-1", "bank", {}, "").add_event(event.event_id).record_sent(1)
+        await transaction.put(sent.record)
+        await transaction.publish(event)
+    await scene.cancel(event)
+    async with scene.bus.transaction() as transaction:
+        assert await close_effect(transaction, "bank", "invoice-1", Rejected("no money"))
+    [letter] = await scene.dead()
+    await scene.operations.redrive([letter.position], actor="tester")
+    async with paying(scene, Payment(book)):
+        await eventually(lambda: nothing_open(scene), "the event is done")
+    assert (len(calls(book)), await scene.status(event), await ledger_state(scene)) == (1, "DONE", "ACKED")
 
 
 MONTH = timedelta(days=31)

@@ -1,6 +1,6 @@
 """An external call is never repeated without proof that it did not happen."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from kingdom.bus import EFFECTS, Dispatcher, Envelope, Event, Idempotency, Record, find_ledger
-from kingdom.bus.delivery import LOST_ALONE_LIMIT
 from kingdom.bus.effects.effect import Absent, Attempt, CallResult, Present, ReconcileResult, Throttled, Unclear
 from kingdom.bus.effects.ledger import Ledger
 from kingdom.clock import utc_now
@@ -145,42 +144,16 @@ async def test_an_absent_call_to_a_target_without_idempotency_is_not_sent_and_en
     assert await scene.log_types() == ["effect.unclear"]
 
 
-async def quarantine(scene: Scene, _event: Envelope) -> str:
-    for _ in range(LOST_ALONE_LIMIT + 1):
-        await scene.lose(await scene.claim_one("free"))
-    return "quarantined"
-
-
-async def cancel(scene: Scene, event: Envelope) -> str:
-    running = await scene.claim_one("free")
-    assert await scene.cancel(event) == "requested"
-    await scene.lose(running)
-    return "cancelled"
-
-
-@pytest.mark.parametrize("end", [quarantine, cancel])
-async def test_the_log_names_an_open_call_however_its_event_dies(
-    scene: Scene, book: Path, end: Callable[[Scene, Envelope], Awaitable[str]]
-) -> None:
+async def test_an_event_ends_although_the_record_of_its_call_cannot_be_read(scene: Scene, book: Path) -> None:
     event = bill()
     async with scene.bus.transaction() as transaction:
-        await transaction.put(Ledger.open("invoice-1", "bank", {}, "").record_sent(1).record)
+        record = Ledger.open("invoice-1", "bank", {}, "").record_sent(1).record
+        await transaction.put(record.replace(doc={"attempts": "of another version"}))
         await transaction.publish(event)
-    code = await end(scene, event)
     async with paying(scene, Payment(book)):
         (letter,) = await eventually(scene.dead, "the event is dead")
-    assert letter.error_code == code
-    (entry,) = [each.entry for each in await scene.read_log() if each.entry.type == "effect.unclear"]
-    assert (entry.data["key"], entry.data["target"]) == ("invoice-1", "bank")
-
-
-async def test_an_event_that_dies_without_an_open_call_is_not_called_unclear(scene: Scene, book: Path) -> None:
-    event = bill()
-    await scene.bus.publish(event)
-    await cancel(scene, event)
-    async with paying(scene, Payment(book)):
-        await eventually(scene.dead, "the event is dead")
-    assert await scene.log_types() == ["event.cancelled"]
+    assert str(letter.error_message).startswith("Unreadable: ")
+    assert calls(book) == []
 
 
 async def test_a_stopped_worker_that_sends_late_uses_the_identifier_of_its_successor(scene: Scene, book: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from kingdom.backends.files import FilesBus, FilesOperations
 from kingdom.backends.files import bus as bus_module
 from kingdom.bus import Done, Stream, Topology
+from kingdom.bus.operations import DeadFilter
 from kingdom.errors import Misconfigured
 from tests.integration.test_files_extremes import numbers, opened, ping, step
 
@@ -66,6 +67,25 @@ async def test_another_process_may_handle_an_event_whose_file_was_damaged_when_t
             async with other.transaction() as transaction:
                 await transaction.settle(first, Done())
         assert await numbers(bus, "line") == [2]
+
+
+@pytest.mark.parametrize("knows_key", [False, True])
+async def test_a_damaged_event_ends_although_several_processes_try_to_read_it(
+    realm: Path, monkeypatch: pytest.MonkeyPatch, *, knows_key: bool
+) -> None:
+    monkeypatch.setattr(bus_module, "_READ_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(bus_module, "_DAMAGED_SECONDS", 0.0)
+    async with opened(realm) as first, opened(realm) as second:
+        await first.publish(step(0, "a"), step(1, "b"))
+        if knows_key:
+            # The first process loads the stream before the damage.
+            await FilesOperations(first).stats()
+        min((realm / "bus/streams/line/pending").iterdir()).write_text("{")
+        claimed = [number for bus in (first, second, first, second, first) for number in await numbers(bus, "line")]
+        assert claimed == [1]
+        assert [letter.error_code for letter in await FilesOperations(second).dead_letters(DeadFilter(), 9)] == [
+            "damaged"
+        ]
 
 
 @pytest.mark.parametrize(("on_dead", "claimed"), [("skip", [1]), ("block", [])])

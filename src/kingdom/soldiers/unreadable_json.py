@@ -2,5 +2,4 @@
 
 import msgspec
 
-# All errors of decoding JSON that another program wrote.
 UNREADABLE_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError)

@@ -130,7 +130,7 @@ def _is_answered(path: str) -> bool:
         client.settimeout(_ANSWER_SECONDS)
         try:
             client.connect(path)
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):
             # Its queue is full.
             return True
         except OSError:

@@ -13,12 +13,10 @@ from msgspec.structs import replace
 
 from kingdom.backends.files.index.event_index import EventIndex
 from kingdom.backends.files.journal.entry import (
-    DAMAGED,
     DEAD,
-    MISSING,
+    FILE_PROBLEMS,
     PENDING,
     PROCESSING,
-    UNREADABLE,
     EndedEvent,
     EventRow,
     JournalEntry,
@@ -32,8 +30,6 @@ from kingdom.bus.log import LogEntry
 from kingdom.bus.outcome import Dead, Defer, Done, Release, Retry
 from kingdom.bus.port import EventCopy, Settlement
 from kingdom.bus.stream import Stream
-
-FILE_PROBLEMS = frozenset({MISSING, DAMAGED, UNREADABLE})
 
 
 class TransactionPlan:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from kingdom.bus.delivery import Delivery
 from kingdom.bus.effects.effect import (
     Accepted,
     Acked,
@@ -122,9 +123,14 @@ class Ledger:
         """Return whether workers have nothing left to do: the call is ACKED and concluded, or waits for an event."""
         return self.document.awaiting or (self.latest.state == "ACKED" and self.document.concluded)
 
-    def is_finished_for(self, event_id: UUID) -> bool:
-        """Return whether an event has nothing left to do. After a rejection, only another event makes a new attempt."""
-        return self.finished or (self.document.closed and str(event_id) in self.document.events)
+    def was_closed_for(self, delivery: Delivery) -> bool:
+        """Return whether `close_effect` has recorded the result of a call that was sent for this delivery or before it.
+
+        Another event, or the first delivery after a redrive, makes a new attempt if the call was rejected.
+        """
+        is_ours = str(delivery.envelope.event_id) in self.document.events
+        was_sent = delivery.attempt > 1 or delivery.token == self.latest.fence
+        return self.document.closed and is_ours and was_sent
 
     @property
     def unconcluded_result(self) -> Acked | Rejected | None:

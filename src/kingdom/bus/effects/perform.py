@@ -29,7 +29,7 @@ from kingdom.bus.event import Event
 from kingdom.bus.log import LogEntry
 from kingdom.bus.outcome import Dead, Defer, Done, Outcome, Retry
 from kingdom.bus.port import Bus, Transaction
-from kingdom.errors import LeaseLost, NotFound, Permanent, Unavailable
+from kingdom.errors import LeaseLost, NotFound, Permanent, Unavailable, Unreadable
 
 _ACTOR = "bus"
 # How long to wait before a result is written again to a store that was unavailable.
@@ -69,7 +69,12 @@ async def log_open_call(
         key = effect.key(receive(delivery))
     except Exception:  # noqa: BLE001 - without a key, no call was made
         return
-    ledger = await find_ledger(transaction, effect.target.name, key)
+    try:
+        ledger = await find_ledger(transaction, effect.target.name, key)
+    except Unreadable as error:
+        # The event must end nevertheless, and its error already names the cause.
+        _log.warning("cannot look for an open call of a dead event", key=key, error=str(error))
+        return
     if ledger and ledger.must_reconcile and not ledger.finished:
         await transaction.append(_unclear_entry(ledger, ledger.latest.note or "the call was sent without an answer"))
 
@@ -93,11 +98,10 @@ class _EffectHandler:
     async def run(self) -> Outcome:
         """Send the call if needed, settle the delivery, and return its outcome."""
         key = self.effect.key(self.event)
-        event_id = self.event.envelope.event_id
         known_ledger = await self._load(key)
-        if known_ledger.is_finished_for(event_id):
+        if known_ledger.finished or known_ledger.was_closed_for(self.delivery):
             return await self._settle(Done())
-        ledger = loaded = known_ledger.add_event(event_id)
+        ledger = loaded = known_ledger.add_event(self.event.envelope.event_id)
         if known := ledger.unconcluded_result:
             return await self._conclude(ledger, known)
         if ledger.latest.state == "REJECTED":

@@ -217,8 +217,6 @@ class Execution:
         route = self._allowed_route(unit, delivery, self._dispatcher.route(delivery))
         if isinstance(route, HandlerRoute) and isinstance(route.handler, Effect):
             return await self._perform(unit, delivery, route, route.handler)
-        if isinstance(route, Dead):
-            return await self._settle_alone(unit, delivery, route)
         outcome: Outcome | MoveToStore
         try:
             with _handler_failures():

@@ -50,8 +50,6 @@ from kingdom.workflow.model.messages.answers import TranscriptFinding
 
 TranscriptEntry = dict[str, Any]
 
-# All errors of decoding text that another program wrote.
-
 PAGE_BYTES = 1 << 20
 
 # Raises one of UNREADABLE_JSON if a line is not a JSON object.

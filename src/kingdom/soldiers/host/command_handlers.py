@@ -100,10 +100,12 @@ async def _start_agent(
         session = await context.agents.start(launch, command, stack)
     except BaseException as error:
         await stack.aclose()
-        if isinstance(error, Exception) and not earlier:
-            # Only here the secrets are known that any error may contain.
-            return failure_reply(command_input, error, workplace.redaction)
-        raise
+        if not isinstance(error, Exception):
+            raise
+        # Only here the secrets are known that any error may contain.
+        if earlier and isinstance(error, AgentGone):
+            raise AgentGone(workplace.redaction.text(str(error))) from None
+        return failure_reply(command_input, error, workplace.redaction)
     token = f"{session.launch.soldier_id}/{session.agent.session}"
     _write_sessions(context, command_input, token)
     return closing_reply(command_input, answer_to(command, answers.AgentStarted, session=token, pid=session.agent.pid))

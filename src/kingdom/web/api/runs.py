@@ -99,8 +99,7 @@ async def post_run_resume(call: ApiCall) -> Any:
 
     async def resume(transaction: Transaction, workflow_id: str, *, actor: str) -> Workflow:
         _, workflow = await load_workflow(transaction, workflow_id)
-        if given.reply is not None:
-            await _refuse_reply_for_people(transaction, workflow)
+        await _refuse_for_open_question(transaction, workflow)
         how = choose_resumption(
             workflow,
             checkpoint_id=given.checkpoint,
@@ -124,10 +123,10 @@ async def post_run_modify(call: ApiCall) -> Any:
     return await _operate(call, "modify", modify)
 
 
-async def _refuse_reply_for_people(transaction: Transaction, workflow: Workflow) -> None:
-    """Refuse a reply to a question of a General. It needs the right to answer, and only some people may have it."""
+async def _refuse_for_open_question(transaction: Transaction, workflow: Workflow) -> None:
+    """Refuse to resume a run whose General asks people. Only they may answer or approve, with the right to answer."""
     found = await load_question(transaction, workflow.id.removeprefix(RUN_PREFIX)) if workflow.general else None
-    if found and found[1].status is QuestionStatus.OPEN:
+    if found and found[1].status is QuestionStatus.OPEN and not found[1].followup:
         raise MalformedRequest(
             f"{workflow.general} asks people: answer with POST /api/v1/questions/{found[1].id}/answer"
         )

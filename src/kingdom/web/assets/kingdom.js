@@ -112,11 +112,12 @@ async function refreshNow() {
   const began = performance.now();
   try {
     await refresh();
+    // A busy court must not keep a browser busy.
+    pause = Math.min(PAUSE_MAX_MS, Math.max(PAUSE_MIN_MS, 4 * (performance.now() - began)));
   } catch {
     changed = true;
+    pause = PAUSE_MAX_MS;
   }
-  // A busy court must not keep a browser busy.
-  pause = Math.min(PAUSE_MAX_MS, Math.max(PAUSE_MIN_MS, 4 * (performance.now() - began)));
   refreshing = false;
   if (changed) needRefresh();
 }

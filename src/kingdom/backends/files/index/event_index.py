@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from kingdom.backends.files.journal.entry import (
     DAMAGED,
     DEAD,
+    FILE_PROBLEMS,
     PENDING,
     PROCESSING,
     UNREADABLE,
@@ -243,10 +244,7 @@ class EventIndex:
         for lease in entry.leases:
             self.add_lease(lease)
         for row in entry.rows:
-            if (index := self._streams.get(row.stream)) is not None and row.position in index.unreadable:
-                # The other process may know the key of this event, and the queues here were built without it.
-                self.unload(row.stream)
-            self.put(_adjust_to_clock(row, self.now))
+            self._apply_row(_adjust_to_clock(row, self.now))
         for ended in entry.ended:
             self.remove(ended.stream, ended.position)
         for stream, position in entry.vanished:
@@ -259,6 +257,20 @@ class EventIndex:
             self.pauses.pop(stream, None)
         if entry.log:
             self.log_sequence = entry.log.first + len(entry.log.lines) - 1
+
+    def _apply_row(self, row: EventRow) -> None:
+        """Store the state of an event that another process has written."""
+        index = self._streams.get(row.stream)
+        old = index.rows.get(row.position) if index else None
+        if index and old and row.status == PENDING and row.error_code in FILE_PROBLEMS:
+            if row.key != old.key:
+                # One of the two processes does not know the key, because the file was unusable when it started.
+                due = old.due if row.due is None or old.due is None else row.due
+                row = replace(row, key=old.key, due=due)
+        elif index and row.position in index.unreadable:
+            # The other process may know the key, and the queues here were built without it.
+            self.unload(row.stream)
+        self.put(row)
 
     def put(self, row: EventRow) -> None:
         """Store the current state of an event, if its stream is loaded."""

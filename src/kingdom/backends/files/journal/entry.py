@@ -9,6 +9,7 @@ from kingdom.bus.record import IndexValues
 PENDING, PROCESSING, DEAD = "PENDING", "PROCESSING", "DEAD"
 # Error codes of events whose file cannot be used.
 MISSING, DAMAGED, UNREADABLE = "missing", "damaged", "unreadable"
+FILE_PROBLEMS = frozenset({MISSING, DAMAGED, UNREADABLE})
 
 
 class EventRow(msgspec.Struct, array_like=True, gc=False):
