@@ -17,4 +17,8 @@ EXPLAINED: Mapping[str, str] = {
     "backends/postgres/bus.py PostgresBus.claim: takes and for or in 'declared.ordered and not has_suspect'": (
         "it only changes from how many keys the next claim takes its events"
     ),
+    "bus/effects/perform.py _read_ledgers:"
+    " skips 'await transaction.read_ahead([(EFFECTS.name, each) for each in ids])'": (
+        "each ledger is then read by a statement of its own"
+    ),
 }
