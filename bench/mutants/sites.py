@@ -77,6 +77,7 @@ REGIONS: Mapping[str, Region] = {
         "files",
         _tests(
             "files_recovery",
+            "files_damaged",
             "files_clock",
             "files_leases",
             "files_journal",
