@@ -1,17 +1,22 @@
 """People in the browser: they answer and approve on a phone, watch and change runs, and navigate by keys."""
 
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
 import pytest
 from playwright.async_api import Browser, expect
 
 from kingdom.access.rights import Right
 from kingdom.bus import LogEntry
 from kingdom.bus.record import read_document
-from kingdom.court.questions import QUESTIONS, HumanQuestion, QuestionStatus
+from kingdom.court.questions import QUESTIONS, HumanQuestion, QuestionStatus, load_question, save_question
 from kingdom.workflow.model.run.workflow import Placement, Workflow
 from kingdom.workflow.records import load_workflow
+from tests.contract.backends import BackendUnderTest
 from tests.integration.running import eventually
-from tests.integration.web.scene import ASKED, PETITION
-from tests.integration.web.site import Site
+from tests.integration.web.scene import ASKED, PETITION, fill_realm
+from tests.integration.web.site import Site, serving
 from tests.web.browser import PHONE, collect_errors, signed_in
 
 pytestmark = pytest.mark.web
@@ -52,6 +57,36 @@ async def test_a_person_approves_a_petition_on_a_phone(browser: Browser, site: S
         assert errors == [] or all("404" in each or "409" in each for each in errors), errors
     answered = await question_of(site, PETITION)
     assert (answered.status, answered.answered_by, answered.answer) == (QuestionStatus.ANSWERED, "anna", "approve")
+
+
+async def ask_again(site: Site, question_id: str) -> None:
+    """Replace a question by another one with its id, as a later call of the same petition does."""
+    async with site.bus.transaction() as transaction:
+        found = await load_question(transaction, question_id)
+        assert found
+        later = found[1].asked_at + timedelta(minutes=1)
+        await save_question(transaction, msgspec.structs.replace(found[1], asked_at=later), found[0])
+        entry = LogEntry(type="seen", actor="tester", aggregate_type="Question", aggregate_id=question_id)
+        await transaction.append(entry)
+
+
+async def test_a_question_that_was_opened_must_be_opened_again_when_another_one_has_its_id(
+    browser: Browser, backend: BackendUnderTest, tmp_path: Path
+) -> None:
+    async with serving(backend, tmp_path) as site, signed_in(browser, site) as context:
+        await fill_realm(site.bus, body={"title": "Long", "body": "\n".join(f"line {n}" for n in range(400))})
+        page = await context.new_page()
+        await page.goto(f"{site.url}/inbox")
+        await expect(page.locator("#live")).to_have_attribute("data-state", "live")
+        card = page.locator(f'article[id="{PETITION}"]')
+        approve, opened = card.get_by_role("button", name="Approve"), card.locator("details.rest[open]")
+        await expect(approve).to_be_disabled()
+        await card.locator("details.rest summary").click()
+        await expect(opened).to_have_count(1)
+        await expect(approve).to_be_enabled()
+        await ask_again(site, PETITION)
+        await expect(opened).to_have_count(0)
+        await expect(approve).to_be_disabled()
 
 
 async def test_a_person_answers_a_question_with_a_choice_and_in_words(browser: Browser, site: Site) -> None:

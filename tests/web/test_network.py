@@ -1,5 +1,6 @@
-"""Pages and the network: they load only from their server, and show the current state after a long sleep."""
+"""Pages and the network: they load only from their server, and show the current state after a sleep or an error."""
 
+import asyncio
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -10,13 +11,16 @@ from bench.servers import free_port
 from kingdom.access.settings import WebSettings
 from kingdom.bus import Bus, LogCursor, Operations
 from tests.contract.backends import BackendUnderTest
+from tests.integration.running import eventually
 from tests.integration.web.scene import fill_realm
 from tests.integration.web.site import Site, serving
+from tests.patience import PATIENCE_SECONDS
 from tests.web.browser import signed_in
 from tests.web.test_every_page import PAGES
 from tests.web.test_journeys import RUNNING, change_run
 
 pytestmark = pytest.mark.web
+LONGEST_PAUSE_MS = 10_000
 
 
 async def test_a_page_asks_no_other_host_for_anything(browser: Browser, site: Site) -> None:
@@ -81,3 +85,35 @@ async def test_a_page_that_slept_longer_than_the_log_is_kept_shows_the_current_s
         await change_run(site, RUNNING, "And it is live again")
         await expect(page.locator(f'[id="{RUNNING}"]')).to_contain_text("And it is live again")
         await context.close()
+
+
+async def test_a_page_that_the_server_could_not_send_is_loaded_again_after_the_longest_pause(
+    browser: Browser, site: Site
+) -> None:
+    failed = asyncio.Queue[str]()
+
+    async def fail(route: Route, request: Request) -> None:
+        await route.fulfill(status=503, body="The store does not answer.")
+        failed.put_nowait(request.url)
+
+    async with signed_in(browser, site) as context:
+        page = await context.new_page()
+
+        async def waits_for_the_next_attempt() -> bool:
+            return bool(await page.evaluate("!refreshing && timer"))
+
+        await page.clock.install()
+        await page.goto(f"{site.url}/runs")
+        await expect(page.locator("#live")).to_have_attribute("data-state", "live")
+        await context.route("**/runs", fail)
+        await change_run(site, RUNNING, "Changed meanwhile")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await failed.get()
+        await eventually(waits_for_the_next_attempt)
+        await page.clock.pause_at(await page.evaluate("Date.now() / 1000 + 1"))
+        await page.clock.run_for(LONGEST_PAUSE_MS // 2)
+        assert failed.empty()
+        await expect(page.locator(f'[id="{RUNNING}"]')).not_to_contain_text("Changed meanwhile")
+        await context.unroute("**/runs", fail)
+        await page.clock.run_for(LONGEST_PAUSE_MS // 2)
+        await expect(page.locator(f'[id="{RUNNING}"]')).to_contain_text("Changed meanwhile")

@@ -1,11 +1,19 @@
 """A run goes on with the session of an earlier run where that still exists, and otherwise begins a new one."""
 
+import logging
 import signal
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
 from kingdom.clock import utc_now
+from kingdom.log_output import configure_logs
+from kingdom.soldiers.agents.port import AgentGone, Launch
+from kingdom.soldiers.agents.scripted.client import ScriptedAgent, ScriptedAgentClient
+from kingdom.soldiers.redaction import REDACTED
+from kingdom.soldiers.workplace.checkout_setup import CheckoutSetup
 from kingdom.workflow import lifecycle
 from kingdom.workflow.hosts import set_drained
 from kingdom.workflow.model.references import GitRef
@@ -16,11 +24,14 @@ from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus, WorkTreeStatus
 from kingdom.workflow.model.steps.operations import FromBase
 from kingdom.workflow.records import TREES_KEPT, WORKFLOWS
+from tests.fakes.agent_environment import UNCONFINED
 from tests.fakes.scripts import scripted
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work
+from tests.integration.soldiers.sources import run as run_git
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
 SAME, NEW = "same", "new"
+PASSWORD = "hunter2hunter2"  # noqa: S105 - no real password
 
 
 def says(name: str, *more: object) -> str:
@@ -149,6 +160,37 @@ async def test_a_run_begins_a_new_session_if_the_earlier_one_was_deleted(scene: 
     done = await assert_new_session(scene, first, await continue_run(scene, first))
     later = await scene.until(await continue_run(scene, done, name="wf-last"), WorkflowStatus.COMPLETED)
     assert (prompt(scene, later), session(later)) == (f"{SAME} 2", session(done))
+
+
+class RevealingClient(ScriptedAgentClient):
+    """An agent whose earlier sessions cannot be continued, and whose error contains a secret of the run."""
+
+    async def start(self, launch: Launch) -> ScriptedAgent:
+        if launch.earlier_transcript:
+            raise AgentGone(f"no such session; DB_PASSWORD={PASSWORD}")
+        return await super().start(launch)
+
+
+@ONE_BACKEND
+async def test_the_log_has_no_secret_of_a_run_whose_earlier_session_cannot_be_continued(scene: HostScene) -> None:
+    files, source = scene.folder / "files", scene.folder / "sources" / APP
+    (files / APP).mkdir(parents=True)
+    (files / APP / ".env").write_text(f"DB_PASSWORD={PASSWORD}\n")
+    for name in (".worktreeinclude", ".gitignore"):
+        (source / name).write_text(".env\n")
+    run_git("add", "--all", cwd=source)
+    run_git("commit", "--quiet", "-m", "environment", cwd=source)
+    environment = replace(UNCONFINED, checkout_setup=CheckoutSetup(files=files))
+    await scene.start_host(client=RevealingClient(), agent_environment=environment)
+    first = await first_run(scene)
+    configure_logs(json=True, level=logging.WARNING)
+    try:
+        with capture_logs() as logs:
+            await assert_new_session(scene, first, await continue_run(scene, first))
+    finally:
+        configure_logs(json=True, level=logging.ERROR)
+    reasons = [each["reason"] for each in logs if "earlier run cannot be continued" in each["event"]]
+    assert reasons == [f"no such session; DB_PASSWORD={REDACTED}"]
 
 
 @ONE_BACKEND

@@ -5,6 +5,7 @@ import io
 import re
 import socket
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
@@ -314,6 +315,21 @@ async def test_a_second_server_does_not_take_the_unix_socket_of_a_running_one(re
         with pytest.raises(Misconfigured, match=r"another server answers on unix:.*: stop it, or choose another path"):
             WebServer(site.context, CollectorRegistry())
         assert (await site.get("/api/v1/me", X_Forwarded_User="dana")).status == 200
+    backend.close()
+
+
+async def test_a_server_too_busy_to_accept_a_connection_keeps_its_unix_socket(realm: Path, tmp_path: Path) -> None:
+    backend, path = BACKENDS[FILES](str(realm)), tmp_path / "web.sock"
+    with ExitStack() as waiting:
+        busy = waiting.enter_context(socket.socket(socket.AF_UNIX))
+        busy.bind(str(path))
+        busy.listen(0)
+        # The queue of length 0 holds one connection.
+        waiting.enter_context(socket.socket(socket.AF_UNIX)).connect(str(path))
+        with pytest.raises(Misconfigured, match="another server answers on unix:"):
+            async with serving(backend, tmp_path, on_path(path)):
+                pass
+        assert path.is_socket()
     backend.close()
 
 
