@@ -127,6 +127,17 @@ async def test_streams_and_dead_letters_are_operated_with_the_shapes_of_the_comm
     assert (situation["status"], bool(situation["why"])) == ("PENDING", True)
 
 
+async def test_changing_the_payload_of_a_dead_letter_needs_more_than_the_right_to_redrive_it(site: Site) -> None:
+    (dead,) = await make_dead_letters(site, 1)
+    operator = site.bearing(await site.token("operator", Right.LOOK, Right.ANSWER, Right.ACT))
+    path = f"/api/v1/bus/dead-letters/{dead}"
+    before = await operator.get(path)
+    refused = await operator.post(f"{path}/patch", {"payload": {"event_id": "evt-1"}})
+    assert (refused.status, "lacks the right administer" in refused.text) == (403, True)
+    assert (await operator.get(path)).document == before.document
+    assert (await operator.post("/api/v1/bus/redrive", {"events": [dead]})).document["redriven"] == 1
+
+
 async def test_a_program_of_one_general_acts_only_for_it(site: Site) -> None:
     limited = site.bearing(await site.token("limited", generals=("gen-pr",)))
     run = await make_run(site.bus)
