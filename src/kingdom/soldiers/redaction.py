@@ -96,6 +96,10 @@ class Redaction:
         """Return a text without secrets."""
         return _cover(text, self.spans(text))
 
+    def beginning(self, text: str, length: int) -> str:
+        """Return the first `length` characters of a text, without secrets and without the beginning of one."""
+        return _cover(text[:length], self.spans(text[: length + _HELD_MAX]))
+
     def value(self, value: Any, depth: int = _DEPTH_MAX) -> Any:
         """Return a JSON value without secrets in any of its texts; parts that are nested too deep are replaced."""
         match value:

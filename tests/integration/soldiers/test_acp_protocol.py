@@ -22,6 +22,7 @@ from kingdom.soldiers.agents.port import (
     TurnAnswer,
     UsageLimited,
 )
+from kingdom.soldiers.redaction import REDACTED, Redaction
 from kingdom.workflow.model.messages.answers import TranscriptFinding
 from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 from tests.contract.agents.stage import A_WHILE, AT_ONCE, ENVIRONMENT, only, until_exists, updates_of
@@ -78,6 +79,20 @@ async def test_the_answer_is_the_text_after_the_last_tool(scene: Scene) -> None:
     ]
     assert [entry["text"] for entry in scene.entries("said")] == ["I begin.", "It is done."]
     assert [entry["text"] for entry in scene.entries("output")] == ["it is made"]
+
+
+async def test_a_tool_and_its_output_are_cut_without_the_beginning_of_a_secret(scene: Scene) -> None:
+    secret, command, output = "sesame-of-the-door", "y" * 195, "x" * 1995
+    agent = await scene.start(redaction=Redaction([secret]))
+    await take(
+        agent,
+        tool("in_progress", title="run", rawInput={"command": command + secret}),
+        tool("completed", content=[{"type": "content", "content": {"type": "text", "text": output + secret}}]),
+        end(),
+    )
+    (used_tool,) = scene.entries("tool")
+    assert used_tool["detail"].rpartition(" #")[0] == command + REDACTED
+    assert [entry["text"] for entry in scene.entries("output")] == [output + REDACTED]
 
 
 async def test_an_update_that_is_not_a_message_is_skipped(scene: Scene) -> None:

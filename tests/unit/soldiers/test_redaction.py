@@ -154,6 +154,20 @@ def test_a_document_nested_too_deeply_is_left_out() -> None:
     assert DEFAULT_REDACTION.value([[[["deep"]]]]) == [[[["deep"]]]]
 
 
+@pytest.mark.parametrize("token", [*TOKENS, SECRET])
+def test_the_beginning_of_a_text_has_no_part_of_a_secret_that_is_cut(token: str) -> None:
+    redaction = Redaction([SECRET])
+    text = f"before {token} after"
+    start, end = len("before "), len(f"before {token}")
+    for length in range(len(text) + 2):
+        secret = REDACTED if length > start else ""
+        assert redaction.beginning(text, length) == text[: min(length, start)] + secret + text[end:length]
+
+
+def test_the_beginning_of_a_text_of_many_secrets_ends_where_the_text_is_cut() -> None:
+    assert Redaction(["known-secret-value"]).beginning("known-secret-value " * 9_999, 30) == f"{REDACTED} {REDACTED}"
+
+
 @pytest.mark.parametrize("size", [1, 7, 100])
 @pytest.mark.parametrize("token", [*TOKENS, "known-secret-value"])
 def test_a_secret_that_comes_in_pieces_is_removed(token: str, size: int) -> None:

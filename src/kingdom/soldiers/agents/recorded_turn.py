@@ -4,11 +4,11 @@ import asyncio
 import json
 import zlib
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from kingdom.soldiers.agents.port import (
     CostUpdate,
+    Launch,
     PetitionRequest,
     Prompt,
     TurnAnswer,
@@ -92,7 +92,7 @@ class RecordedTurn:
 
 
 def describe_tool_use(
-    arguments: Mapping[str, Any], work_space: Path, *, subject_fields: Collection[str], ignored_fields: Collection[str]
+    arguments: Mapping[str, Any], launch: Launch, *, subject_fields: Collection[str], ignored_fields: Collection[str]
 ) -> str:
     """Return a short form of a tool call's arguments, such as a path, with a hash if it leaves out something.
 
@@ -101,8 +101,8 @@ def describe_tool_use(
     """
     whole = json.dumps(arguments, ensure_ascii=False, sort_keys=True)
     named = [arguments[name] for name in subject_fields if isinstance(arguments.get(name), str)]
-    shown = named[0].removeprefix(f"{work_space}/") if named else whole
+    shown = named[0].removeprefix(f"{launch.work_space}/") if named else whole
     rest = [name for name, value in arguments.items() if value not in named and name not in ignored_fields]
     if len(shown) <= _DETAIL_MAX and (shown == whole or not rest):
         return shown
-    return f"{shown[:_DETAIL_MAX]} #{zlib.crc32(whole.encode()):08x}"
+    return f"{launch.redaction.beginning(shown, _DETAIL_MAX)} #{zlib.crc32(whole.encode()):08x}"

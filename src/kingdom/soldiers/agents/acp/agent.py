@@ -142,9 +142,7 @@ class AcpAgent(ProgramAgent[AcpTurn]):
 
     def _new_turn(self, prompt: Prompt) -> AcpTurn:
         context = self._context
-        return AcpTurn(
-            prompt, context.session_log, context.profile, context.price, work_space=context.launch.work_space
-        )
+        return AcpTurn(prompt, context.session_log, context.profile, context.price, launch=context.launch)
 
     async def _begin(self, turn: AcpTurn) -> None:
         """Record the prompt and send it; if a person has not replied yet, end the turn with the question again."""

@@ -1,12 +1,11 @@
 """One turn of an ACP agent: its updates, its cost and its end."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from kingdom.soldiers.agents.acp.history import AcpHistory
 from kingdom.soldiers.agents.acp.profile import AcpProfile, CostSource
-from kingdom.soldiers.agents.port import AgentFailed, AgentMessage, CostUpdate, Prompt, ToolUse
+from kingdom.soldiers.agents.port import AgentFailed, AgentMessage, CostUpdate, Launch, Prompt, ToolUse
 from kingdom.soldiers.agents.recorded_turn import RecordedTurn, TurnEnd, describe_tool_use
 from kingdom.soldiers.agents.session_log import SessionLog
 from kingdom.soldiers.sandbox.prices import Price, Tokens
@@ -31,7 +30,7 @@ class AcpTurn(RecordedTurn):
         profile: AcpProfile,
         price: Price,
         *,
-        work_space: Path,
+        launch: Launch,
     ) -> None:
         super().__init__(prompt, session_log)
         self.failed = False
@@ -40,7 +39,7 @@ class AcpTurn(RecordedTurn):
         self._history = session_log.history
         self._profile = profile
         self._price = price
-        self._work_space = work_space
+        self._launch = launch
         self._before_usd = session_log.history.cost_usd
         self._tokens: Tokens | None = None
         self._message = ""
@@ -69,7 +68,7 @@ class AcpTurn(RecordedTurn):
         self._calls.add(call["toolCallId"])
         self._finish_message()
         self.answer = ""
-        self.emit(ToolUse(self._tool_name(call), _detail(call, self._work_space)), call=call["toolCallId"])
+        self.emit(ToolUse(self._tool_name(call), _detail(call, self._launch)), call=call["toolCallId"])
 
     def count_usage(self, response: Mapping[str, Any]) -> None:
         """Count the usage in the final response of a turn."""
@@ -126,7 +125,7 @@ class AcpTurn(RecordedTurn):
             return
         self.report_tool_call(update)
         if status in ("completed", "failed"):
-            text = "".join(_texts(update))[:_OUTPUT_MAX]
+            text = self._launch.redaction.beginning("".join(_texts(update)), _OUTPUT_MAX)
             self.record("output", call=update["toolCallId"], text=text, isError=status == "failed")
         self.emit_heartbeat()
 
@@ -161,12 +160,12 @@ def _value_at(document: Any, *path: str) -> Any:
     return document
 
 
-def _detail(call: Mapping[str, Any], work_space: Path) -> str:
+def _detail(call: Mapping[str, Any], launch: Launch) -> str:
     """Return a short form of the arguments of a tool call; a call without arguments is described by its title."""
     arguments = call.get("rawInput")
     if not isinstance(arguments, dict) or not arguments:
         arguments = {"title": " ".join([str(call.get("title") or ""), *_texts(call)])}
-    return describe_tool_use(arguments, work_space, subject_fields=_TARGET_FIELDS, ignored_fields=_IRRELEVANT_FIELDS)
+    return describe_tool_use(arguments, launch, subject_fields=_TARGET_FIELDS, ignored_fields=_IRRELEVANT_FIELDS)
 
 
 def _texts(update: Mapping[str, Any]) -> list[str]:

@@ -200,10 +200,10 @@ class ClaudeAgent(ProgramAgent[ClaudeTurn]):
             case RateLimitEvent(rate_limit_info=limit) if limit.status == "rejected" and limit.resets_at:
                 turn.limited_until = reset_at(limit.resets_at, utc_now())
             case AssistantMessage(error=None, model=model) if model != SYNTHETIC:
-                for update, fields in updates_in(message, self._launch.work_space):
+                for update, fields in updates_in(message, self._launch):
                     turn.emit(update, **fields)
             case UserMessage(content=list(blocks)):
-                for output in outputs_in(blocks):
+                for output in outputs_in(blocks, self._launch.redaction):
                     turn.record("output", **output)
             case SystemMessage(subtype="api_retry", data=data):
                 turn.record("noted", text=f"the call of the model is retried: {data.get('error')}")

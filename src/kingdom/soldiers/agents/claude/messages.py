@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 from claude_agent_sdk import AssistantMessage, ContentBlock, ResultMessage, TextBlock, ToolResultBlock, ToolUseBlock
@@ -16,6 +15,7 @@ from kingdom.soldiers.agents.port import (
     AgentFailed,
     AgentMessage,
     BudgetSpent,
+    Launch,
     ToolUse,
     TurnAnswer,
     TurnQuestion,
@@ -23,6 +23,7 @@ from kingdom.soldiers.agents.port import (
     UsageLimited,
 )
 from kingdom.soldiers.agents.recorded_turn import TurnEnd, describe_tool_use
+from kingdom.soldiers.redaction import Redaction
 
 # The `terminal_reason` of a turn that a hook ended.
 _STOPPED = "hook_stopped"
@@ -31,7 +32,7 @@ _IRRELEVANT_FIELDS = ("description",)
 _OUTPUT_MAX = 4000
 
 
-def updates_in(message: AssistantMessage, work_space: Path) -> Iterator[tuple[TurnUpdate, dict[str, Any]]]:
+def updates_in(message: AssistantMessage, launch: Launch) -> Iterator[tuple[TurnUpdate, dict[str, Any]]]:
     """Yield the updates in a message, each with additional fields for the transcript."""
     for block in message.content:
         match block:
@@ -39,18 +40,19 @@ def updates_in(message: AssistantMessage, work_space: Path) -> Iterator[tuple[Tu
                 yield AgentMessage(text), {}
             case ToolUseBlock(id=call, name=tool, input=arguments):
                 detail = describe_tool_use(
-                    arguments, work_space, subject_fields=_TARGET_FIELDS, ignored_fields=_IRRELEVANT_FIELDS
+                    arguments, launch, subject_fields=_TARGET_FIELDS, ignored_fields=_IRRELEVANT_FIELDS
                 )
                 yield ToolUse(tool, detail), {"call": call}
 
 
-def outputs_in(blocks: Iterable[ContentBlock]) -> Iterator[dict[str, Any]]:
+def outputs_in(blocks: Iterable[ContentBlock], redaction: Redaction) -> Iterator[dict[str, Any]]:
     """Yield the results of tools as fields for the transcript."""
     for block in blocks:
         if isinstance(block, ToolResultBlock):
             parts = block.content if isinstance(block.content, list) else [{"text": block.content or ""}]
             text = "\n".join(str(part.get("text", "")) for part in parts)
-            yield {"call": block.tool_use_id, "text": text[:_OUTPUT_MAX], "isError": bool(block.is_error)}
+            shown = redaction.beginning(text, _OUTPUT_MAX)
+            yield {"call": block.tool_use_id, "text": shown, "isError": bool(block.is_error)}
 
 
 def conclude_turn(turn: ClaudeTurn, result: ResultMessage, question: AgentQuestion | None) -> TurnEnd:
