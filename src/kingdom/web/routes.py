@@ -130,7 +130,7 @@ CHANGE_ROUTES: tuple[ApiRoute, ...] = (
     _post(f"{API}/bus/streams/{{name}}/pause", _ACT, bus.post_stream_pause, PauseResult, bus.PauseStream),
     _post(f"{API}/bus/streams/{{name}}/resume", _ACT, bus.post_stream_resume, ResumeResult),
     _post(f"{API}/bus/redrive", _ACT, bus.post_redrive, RedriveResult, bus.RedriveLetters),
-    # A changed payload can be an answer or a petition, which `act` must not give.
+    # With another payload, `act` could answer a question or change a petition that was approved.
     _post(
         f"{API}/bus/dead-letters/{{id}}/patch", _ADMINISTER, bus.post_dead_letter_patch, DeadLetterKey, bus.PatchLetter
     ),

@@ -25,6 +25,7 @@ from tests.integration.web.people import approval, question
 from tests.integration.web.site import Site, serving
 
 STREAM = EVENT_STREAM.name
+QUESTION = {"taskId": "w1-t1", "text": "Left or right?"}
 pytestmark = pytest.mark.both_stores
 
 
@@ -237,6 +238,29 @@ async def test_the_right_to_act_does_not_answer_the_question_of_a_general_by_res
     for how in ({"reply": "yes"}, {"inSession": True}, {}):
         refused = await program.post(path, how)
         assert (refused.status, f"/api/v1/questions/{task}/answer" in refused.document["message"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("state", "ways"),
+    [
+        ({"status": "AWAITING", "gate": "w1", "reason": "approval after greet"}, [{"inSession": True}, {}]),
+        ({"status": "AWAITING", "question": QUESTION}, [{"inSession": True}, {"fromBase": True}, {"reply": "yes"}]),
+        ({"status": "PAUSED", "question": QUESTION}, [{"reply": "yes"}]),
+    ],
+    ids=["approval", "question", "question of a paused run"],
+)
+async def test_the_right_to_act_does_not_answer_before_the_general_has_asked(
+    site: Site, state: dict[str, Any], ways: list[dict[str, Any]]
+) -> None:
+    program = site.bearing(await site.token("ci", Right.LOOK, Right.ACT))
+    run = await make_run(site.bus)
+    async with site.bus.transaction() as transaction:
+        record, _ = await load_workflow(transaction, run.id)
+        doc = {**record.doc, "general": "gen-hello", **state}
+        await transaction.put(record.replace(state=state["status"], doc=doc))
+    for how in ways:
+        refused = await program.post(f"/api/v1/runs/{run.id}/resume", how)
+        assert (refused.status, "gen-hello asks people" in refused.document["message"]) == (400, True)
 
 
 async def test_an_approval_needs_the_digest_of_what_was_shown(site: Site) -> None:

@@ -94,6 +94,8 @@ async def test_the_bus_shows_streams_and_dead_letters_with_their_history(site: S
     assert f"/bus/dead-letters/{dead}?stream=court.event" in page
     letter = f"/bus/dead-letters/{dead}"
     assert "It has not been patched or redriven" in (await look(site, letter)).text
+    assert f"{dead}/patch" in (await look(site, letter, Right.LOOK, Right.ADMINISTER)).text
+    assert f"{dead}/patch" not in (await look(site, letter, Right.LOOK, Right.ANSWER, Right.ACT)).text
     program = site.bearing(await site.token("ci"))
     patched = await program.post(f"/api/v1{letter}/patch", {"payload": {"event_id": "evt-patched-1"}})
     assert patched.status == 200, patched.text

@@ -18,7 +18,7 @@ from kingdom.views.camel import to_json_object
 from kingdom.views.workflows import CheckpointDetails, WorkflowDetails
 from kingdom.web.route import ApiCall, Page, PageQuery, part_of
 from kingdom.workflow import lifecycle
-from kingdom.workflow.model.run.workflow import RUN_PREFIX, Workflow
+from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus
 from kingdom.workflow.records import load_workflow
 
@@ -99,7 +99,7 @@ async def post_run_resume(call: ApiCall) -> Any:
 
     async def resume(transaction: Transaction, workflow_id: str, *, actor: str) -> Workflow:
         _, workflow = await load_workflow(transaction, workflow_id)
-        await _refuse_for_open_question(transaction, workflow)
+        await _refuse_to_answer_for_people(transaction, workflow, given)
         how = choose_resumption(
             workflow,
             checkpoint_id=given.checkpoint,
@@ -123,13 +123,18 @@ async def post_run_modify(call: ApiCall) -> Any:
     return await _operate(call, "modify", modify)
 
 
-async def _refuse_for_open_question(transaction: Transaction, workflow: Workflow) -> None:
-    """Refuse to resume a run whose General asks people. Only they may answer or approve, with the right to answer."""
-    found = await load_question(transaction, workflow.id.removeprefix(RUN_PREFIX)) if workflow.general else None
-    if found and found[1].status is QuestionStatus.OPEN and not found[1].followup:
-        raise MalformedRequest(
-            f"{workflow.general} asks people: answer with POST /api/v1/questions/{found[1].id}/answer"
-        )
+async def _refuse_to_answer_for_people(transaction: Transaction, workflow: Workflow, given: ResumeRun) -> None:
+    """Refuse to resume a run whose General asks people. Only they may answer or approve, with the right to answer.
+
+    The General may not have asked yet, so a question that is stored is not the only sign.
+    """
+    question = workflow.assignment_id
+    if not question:
+        return
+    found = await load_question(transaction, question)
+    is_asked = found is not None and found[1].status is QuestionStatus.OPEN and not found[1].followup
+    if is_asked or workflow.waits_for_people or given.reply is not None:
+        raise MalformedRequest(f"{workflow.general} asks people: answer with POST /api/v1/questions/{question}/answer")
 
 
 async def _operate(call: ApiCall, verb: str, operation: Callable[..., Awaitable[Workflow]]) -> Any:

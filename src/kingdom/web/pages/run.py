@@ -101,8 +101,8 @@ async def show_followups(call: ApiCall) -> web.Response:
 
 
 def resume_points(workflow: Workflow, petitions: Sequence[Petition]) -> list[ResumePoint]:
-    """Return the ways to resume a run, the one that loses least first."""
-    if "resume" not in next_commands(workflow):
+    """Return the ways to resume a run, the one that loses least first. A General's run that asks people has none."""
+    if "resume" not in next_commands(workflow) or (workflow.general and workflow.waits_for_people):
         return []
     points: list[ResumePoint] = []
     if not workflow.host_data_lost and workflow.question is None:

@@ -161,6 +161,11 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
         """Return the id of the assignment that the run carries out, or "" for a run that a person started."""
         return self.id.removeprefix(RUN_PREFIX) if self.general else ""
 
+    @property
+    def waits_for_people(self) -> bool:
+        """Return whether the run waits for an answer or an approval."""
+        return self.status is WorkflowStatus.AWAITING and not self.parked_until
+
     @classmethod
     def copied_from(
         cls,
