@@ -100,6 +100,12 @@ class Redaction:
         """Return the first `length` characters of a text, without secrets and without the beginning of one."""
         return _cover(text[:length], self.spans(text[: length + _HELD_MAX]))
 
+    def ending(self, text: str, length: int) -> str:
+        """Return the last `length` characters of a text, without secrets and without the end of one."""
+        window = text[-length - _HELD_MAX :]
+        start = max(0, len(window) - length)
+        return _cover(window, [(max(begin, start), end) for begin, end in self.spans(window) if end > start])[start:]
+
     def value(self, value: Any, depth: int = _DEPTH_MAX) -> Any:
         """Return a JSON value without secrets in any of its texts; parts that are nested too deep are replaced."""
         match value:

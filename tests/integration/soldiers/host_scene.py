@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from kingdom.soldiers.agents.scripted.client import ScriptedAgentClient
 from kingdom.soldiers.agents.transcript import TranscriptEntry, read_entries
 from kingdom.soldiers.host.host import ENVIRONMENT, SoldierHost
 from kingdom.soldiers.workplace.agent_environment import AgentEnvironment
+from kingdom.soldiers.workplace.checkout_setup import CheckoutSetup
 from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.storage.run_texts import RunTexts
 from kingdom.workflow import lifecycle
@@ -47,7 +48,7 @@ from tests.fakes.scripts import scripted
 from tests.integration.processes import Child, child
 from tests.integration.running import eventually
 from tests.integration.soldiers.processes import MARK, marked, until_none
-from tests.integration.soldiers.sources import make_bare
+from tests.integration.soldiers.sources import make_bare, run
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.workflow.model.invariants import STOPPED, contradictions
 
@@ -122,6 +123,17 @@ class HostScene:
         """Create a repository and register it."""
         source = make_repository(self.folder / "sources" / name)
         await create_git(self.bus, Git(id=name, name=name, url=str(source)), actor=ANNA)
+
+    def copy_env_file(self, content: str) -> AgentEnvironment:
+        """Make hosts with the returned environment copy a file `.env` into each checkout."""
+        files, source = self.folder / "files", self.folder / "sources" / APP
+        (files / APP).mkdir(parents=True)
+        (files / APP / ".env").write_text(content)
+        for name in (".worktreeinclude", ".gitignore"):
+            (source / name).write_text(".env\n")
+        run("add", "--all", cwd=source)
+        run("commit", "--quiet", "-m", "environment", cwd=source)
+        return replace(UNCONFINED, checkout_setup=CheckoutSetup(files=files))
 
     async def share_checkpoints(self) -> None:
         """Set a checkpoint remote that all hosts share."""

@@ -14,6 +14,7 @@ from kingdom.errors import Misconfigured
 from kingdom.soldiers.agents.command.client import CommandAgentClient
 from kingdom.soldiers.agents.command.command import CommandTemplate
 from kingdom.soldiers.agents.port import AgentFailed, AgentGone, AgentMessage, Prompt, TurnAnswer, TurnQuestion
+from kingdom.soldiers.redaction import REDACTED, Redaction
 from kingdom.soldiers.sandbox.sandbox import Sandbox, SandboxProfile
 from kingdom.soldiers.turns.result import apply_reported_status
 from kingdom.workflow.model.messages.answers import TranscriptFinding
@@ -100,6 +101,13 @@ async def test_only_the_end_of_a_long_output_is_kept_but_every_cost_counts(stage
     finally:
         tracemalloc.stop()
     assert (last.text, last.cost_usd) == (".it cost $0.5", 50.0)
+
+
+async def test_the_end_of_a_long_output_does_not_begin_with_the_end_of_a_secret(stage: Stage) -> None:
+    agent = await stage.start(redaction=Redaction(["sesame-of-the-door"]))
+    (*_, last) = await updates_of(agent, Prompt(id="t1#1", text="printf 'sesame-of-the-door%063994d' 0"))
+    assert isinstance(last, TurnAnswer)
+    assert last.text == f"{REDACTED}{0:063994}\n".strip()
 
 
 async def test_a_transcript_that_cannot_be_written_fails_only_this_turn_and_keeps_its_cost(stage: Stage) -> None:

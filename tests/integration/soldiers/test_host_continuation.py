@@ -2,7 +2,6 @@
 
 import logging
 import signal
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -13,7 +12,6 @@ from kingdom.log_output import configure_logs
 from kingdom.soldiers.agents.port import AgentGone, Launch
 from kingdom.soldiers.agents.scripted.client import ScriptedAgent, ScriptedAgentClient
 from kingdom.soldiers.redaction import REDACTED
-from kingdom.soldiers.workplace.checkout_setup import CheckoutSetup
 from kingdom.workflow import lifecycle
 from kingdom.workflow.hosts import set_drained
 from kingdom.workflow.model.references import GitRef
@@ -24,10 +22,8 @@ from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus, WorkTreeStatus
 from kingdom.workflow.model.steps.operations import FromBase
 from kingdom.workflow.records import TREES_KEPT, WORKFLOWS
-from tests.fakes.agent_environment import UNCONFINED
 from tests.fakes.scripts import scripted
 from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work
-from tests.integration.soldiers.sources import run as run_git
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
 SAME, NEW = "same", "new"
@@ -173,14 +169,7 @@ class RevealingClient(ScriptedAgentClient):
 
 @ONE_BACKEND
 async def test_the_log_has_no_secret_of_a_run_whose_earlier_session_cannot_be_continued(scene: HostScene) -> None:
-    files, source = scene.folder / "files", scene.folder / "sources" / APP
-    (files / APP).mkdir(parents=True)
-    (files / APP / ".env").write_text(f"DB_PASSWORD={PASSWORD}\n")
-    for name in (".worktreeinclude", ".gitignore"):
-        (source / name).write_text(".env\n")
-    run_git("add", "--all", cwd=source)
-    run_git("commit", "--quiet", "-m", "environment", cwd=source)
-    environment = replace(UNCONFINED, checkout_setup=CheckoutSetup(files=files))
+    environment = scene.copy_env_file(f"DB_PASSWORD={PASSWORD}\n")
     await scene.start_host(client=RevealingClient(), agent_environment=environment)
     first = await first_run(scene)
     configure_logs(json=True, level=logging.WARNING)

@@ -8,7 +8,6 @@ import pytest
 
 from kingdom.bus import Dispatcher, Event, Transaction
 from kingdom.soldiers.redaction import REDACTED
-from kingdom.soldiers.workplace.checkout_setup import CheckoutSetup
 from kingdom.workflow import lifecycle
 from kingdom.workflow.model.messages.events import WorkflowFailed
 from kingdom.workflow.model.references import GitRef, McpServerRef
@@ -22,7 +21,6 @@ from kingdom.workflow.registry import register_mcp_server
 from tests.fakes.agent_environment import UNCONFINED
 from tests.integration.running import at_work, eventually
 from tests.integration.soldiers.host_scene import ANNA, APP, OUTLINE, HostScene, task, work
-from tests.integration.soldiers.sources import run as run_git
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
 
@@ -143,14 +141,7 @@ async def _ask_for(scene: HostScene, *works: Any, workflow_id: str = "wf-asked",
 async def test_secrets_of_copied_files_and_mcp_servers_are_in_no_result_answer_or_check_output(
     scene: HostScene, check: str
 ) -> None:
-    files = scene.folder / "files"
-    (files / APP).mkdir(parents=True)
-    (files / APP / ".env").write_text("DB_PASSWORD=hunter2hunter2\n")
-    source = scene.folder / "sources" / APP
-    (source / ".worktreeinclude").write_text(".env\n")
-    (source / ".gitignore").write_text(".env\n")
-    run_git("add", "--all", cwd=source)
-    run_git("commit", "--quiet", "-m", "outfit", cwd=source)
+    environment = scene.copy_env_file("DB_PASSWORD=hunter2hunter2\n")
     tracker = McpServer(id="tracker", name="tracker", transport=McpTransport.STDIO, command=("tracker",))
     await register_mcp_server(scene.bus, tracker, actor=ANNA)
     ref = McpServerRef(mcp_server_id=tracker.id, env={"TRACKER_TOKEN": "sesame-of-the-tracker"})
@@ -158,7 +149,7 @@ async def test_secrets_of_copied_files_and_mcp_servers_are_in_no_result_answer_o
         reports(status="success", summary="hunter2hunter2", details="sesame-of-the-tracker"),
         {"answer": "it is sesame-of-the-tracker"},
     )
-    await scene.start_host(agent_environment=replace(UNCONFINED, checkout_setup=CheckoutSetup(files=files)))
+    await scene.start_host(agent_environment=environment)
     run = await scene.begin(work("leak", leak, verify=(check,), mcp_server_refs=(ref,)))
     passes = check == "true"
     done = await scene.until(run, WorkflowStatus.COMPLETED if passes else WorkflowStatus.FAILED)

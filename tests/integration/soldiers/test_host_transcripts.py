@@ -6,11 +6,15 @@ import pytest
 
 from kingdom.soldiers.host import host as hosting
 from kingdom.soldiers.host.checkpoint_diffs import read_diff
+from kingdom.soldiers.redaction import REDACTED
 from kingdom.soldiers.transcripts import copier as copying
+from kingdom.workflow.model.references import McpServerRef
+from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
 from kingdom.workflow.model.run.work import soldier_of
 from kingdom.workflow.model.status import WorkflowStatus
+from kingdom.workflow.registry import register_mcp_server
 from tests.fakes.run_texts import MemoryTexts
-from tests.integration.soldiers.host_scene import HostScene, writes
+from tests.integration.soldiers.host_scene import ANNA, APP, HostScene, task, work, writes
 from tests.patience import PATIENCE_SECONDS
 
 ONE_BACKEND = pytest.mark.parametrize("backend", ["files"], indirect=True)
@@ -26,8 +30,8 @@ async def test_when_a_run_has_ended_its_transcripts_and_diffs_are_in_the_store(
     texts = MemoryTexts()
     await scene.start_host(texts=texts)
     run = await scene.until(await scene.begin(writes("one"), writes("two")), WorkflowStatus.COMPLETED)
-    for work in run.works:
-        soldier = soldier_of(work.agent.session or "")
+    for each in run.works:
+        soldier = soldier_of(each.agent.session or "")
         copy = b"".join(piece.content for piece in await texts.read(run.id, soldier, 0, 1000))
         assert copy == scene.folders().transcript(soldier).read_bytes()
     first, second = run.checkpoints
@@ -44,6 +48,20 @@ async def test_when_a_run_has_ended_its_transcripts_and_diffs_are_in_the_store(
     of_first = await read_diff(texts, run.id, first.id, tree.id, "previous")
     assert of_first == await read_diff(texts, run.id, first.id, tree.id, "base")
     assert await read_diff(texts, run.id, "another", tree.id, "base") is None
+
+
+@ONE_BACKEND
+async def test_secrets_of_copied_files_and_mcp_servers_are_in_no_stored_diff(scene: HostScene) -> None:
+    environment, texts = scene.copy_env_file("DB_PASSWORD=hunter2hunter2\n"), MemoryTexts()
+    tracker = McpServer(id="tracker", name="tracker", transport=McpTransport.STDIO, command=("tracker",))
+    await register_mcp_server(scene.bus, tracker, actor=ANNA)
+    ref = McpServerRef(mcp_server_id=tracker.id, env={"TRACKER_TOKEN": "sesame-of-the-tracker"})
+    leak = task({"write": f"{APP}/leak.txt", "text": "hunter2hunter2\nsesame-of-the-tracker\n"})
+    await scene.start_host(texts=texts, agent_environment=environment)
+    run = await scene.until(await scene.begin(work("leak", leak, mcp_server_refs=(ref,))), WorkflowStatus.COMPLETED)
+    stored = await read_diff(texts, run.id, run.checkpoints[0].id, run.work_trees[0].id, "base")
+    assert stored
+    assert f"\n+{REDACTED}\n+{REDACTED}\n" in stored.diff
 
 
 @ONE_BACKEND

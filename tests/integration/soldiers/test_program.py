@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -16,6 +17,7 @@ from kingdom.soldiers.processes import die_with_parent
 from kingdom.soldiers.processes import program as running_program
 from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.soldiers.processes.program import Program, ProgramResult, run_program, start_program
+from kingdom.soldiers.redaction import REDACTED, Redaction
 from tests.integration.soldiers.processes import MARK, growing_limits, marked, until_runs
 from tests.patience import PATIENCE_SECONDS
 
@@ -86,12 +88,14 @@ async def test_output_that_is_not_text_is_decoded_as_far_as_possible(tmp_path: P
 async def test_a_run_that_takes_too_long_is_killed_and_its_output_is_reported(
     tmp_path: Path, mark: str, *, contained: bool
 ) -> None:
-    argv, environment = ["/bin/sh", "-c", "echo begun; sleep 903"], {**ENVIRONMENT, MARK: mark}
+    # Only the end of the secret is among the last 2000 characters.
+    argv = ["/bin/sh", "-c", "printf 'sesame-of-the-door%01995d' 0; sleep 903"]
+    given: dict[str, Any] = {"environment": {**ENVIRONMENT, MARK: mark}, "redaction": Redaction(["sesame-of-the-door"])}
     for limit in growing_limits():
         with pytest.raises(ProgramFailed, match=rf"took longer than {limit.total_seconds():g} s ") as failed:
-            await run_program(argv, cwd=tmp_path, environment=environment, timeout=limit, contained=contained)
+            await run_program(argv, cwd=tmp_path, timeout=limit, contained=contained, **given)
         assert marked(mark) == []
-        if str(failed.value).endswith(r"it wrote last: 'begun\n'"):
+        if str(failed.value).endswith(f"it wrote last: '{REDACTED}{0:01995}'"):
             break
 
 

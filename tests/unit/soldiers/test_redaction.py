@@ -164,6 +164,17 @@ def test_the_beginning_of_a_text_has_no_part_of_a_secret_that_is_cut(token: str)
         assert redaction.beginning(text, length) == text[: min(length, start)] + secret + text[end:length]
 
 
+@pytest.mark.parametrize("token", [*TOKENS, SECRET])
+def test_the_end_of_a_text_has_no_part_of_a_secret_that_is_cut(token: str) -> None:
+    redaction = Redaction([SECRET])
+    text = f"before {token} after"
+    start, end = len("before "), len(f"before {token}")
+    for cut in range(len(text)):
+        secret = REDACTED if cut < end else ""
+        assert redaction.ending(text, len(text) - cut) == text[cut:start] + secret + text[max(cut, end) :]
+    assert redaction.ending(text, len(text) + 1) == redaction.text(text)
+
+
 def test_the_beginning_of_a_text_of_many_secrets_ends_where_the_text_is_cut() -> None:
     assert Redaction(["known-secret-value"]).beginning("known-secret-value " * 9_999, 30) == f"{REDACTED} {REDACTED}"
 

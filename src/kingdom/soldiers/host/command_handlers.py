@@ -138,13 +138,14 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
                     environment={**workplace.program_environment(), "PYTHONDONTWRITEBYTECODE": "1"},
                     timeout=timedelta(seconds=seconds) if seconds else VERIFY_LIMIT,
                     sandbox=workplace.sandbox(egress_socket=await workplace.open_egress(stack)),
+                    redaction=workplace.redaction,
                 )
         except ProgramFailed as error:
             reason = workplace.redaction.text(str(error))
             hint = "" if isinstance(error, DiskQuotaExceeded) else " (`timeoutSeconds` of a Work is its time limit)"
             raise ProgramFailed(f"`{check}` failed: {reason}{hint}") from error
         if finished.code:
-            output = workplace.redaction.text(finished.output)[-ERROR_LENGTH_MAX:]
+            output = workplace.redaction.ending(finished.output, ERROR_LENGTH_MAX)
             raise ProgramFailed(with_reason(f"`{check}` failed ({describe_exit(finished.code)})", output))
         # Look for changes after each check: a check may run the agent's code, which could hide earlier changes.
         if changed := await context.checkouts.changed_files(trees):
@@ -160,14 +161,15 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
 
 async def take_checkpoint(context: HostContext, command_input: CommandInput[commands.TakeCheckpoint]) -> HostReply:
     """Keep the verified commit of each checkout as a checkpoint."""
-    command = command_input.command
+    command, work = command_input.command, command_input.work
     trees = command_input.select_trees(*command.work_tree_ids)
     commits = await context.checkouts.checkpoint(trees, command.checkpoint_id)
     if context.texts:
+        space = context.folders.work_space(command_input.general, (work and work.work_space_id) or "")
         await copy_diffs(
             context.texts,
             context.checkouts,
-            context.agent_environment.redaction,
+            _workplace(context, command_input, space, trees).redaction,
             command.workflow_id,
             command.checkpoint_id,
             trees,

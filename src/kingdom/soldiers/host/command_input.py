@@ -60,7 +60,7 @@ async def load_command_input(
     servers: tuple[McpServer, ...] = ()
     if isinstance(command, commands.StartAgent):
         reports = {path: await _report(transaction, path) for path in command.reports}
-    if isinstance(command, commands.StartAgent | commands.VerifyWork):
+    if isinstance(command, commands.StartAgent | commands.VerifyWork | commands.TakeCheckpoint):
         refs = workflow.mcp_server_refs_of(work.definition) if work else ()
         servers = tuple([await _server(transaction, ref, workflow.id) for ref in refs])
     return CommandInput(

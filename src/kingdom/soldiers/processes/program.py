@@ -313,8 +313,9 @@ async def run_program(
     timeout: timedelta,  # noqa: ASYNC109 - a program that runs too long must be killed, not only abandoned
     contained: bool | None = None,
     sandbox: Sandbox | None = None,
+    redaction: Redaction = DEFAULT_REDACTION,
 ) -> ProgramResult:
-    """Run a program to its end; raises ProgramFailed if it takes too much time or disk."""
+    """Run a program to its end; raises ProgramFailed, without secrets, if it takes too much time or disk."""
     program = await start_program(
         argv, cwd=cwd, environment=environment, errors=None, contained=contained, sandbox=sandbox
     )
@@ -333,7 +334,7 @@ async def run_program(
     except TimeoutError:
         await program.kill()
         await reading
-        words = bytes(tail).decode(errors="replace")[-_ERROR_LENGTH_MAX:]
+        words = redaction.ending(bytes(tail).decode(errors="replace"), _ERROR_LENGTH_MAX)
         raise ProgramFailed(
             f"{argv[0]} took longer than {timeout.total_seconds():g} s and was killed: allow more time or find out "
             f"what it waits for; it wrote last: {words!r}"

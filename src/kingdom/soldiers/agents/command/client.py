@@ -38,9 +38,10 @@ An earlier attempt at this was interrupted. Its changes are in the files: first 
 repeat finished work.
 
 """
-# The answer has at most this many characters, each of at most four bytes.
+# The answer has at most this many characters, each of at most four bytes. More bytes are kept, so that a secret is
+# recognized although only its end belongs to the answer.
 _OUTPUT_MAX = 64_000
-_TAIL_BYTES = 4 * _OUTPUT_MAX
+_TAIL_BYTES = 5 * _OUTPUT_MAX
 _OUTPUT_SHOWN = 2000
 
 
@@ -122,7 +123,7 @@ class CommandAgent(Agent):
                 output_line = line.decode(errors="replace")
                 cost = round(cost + cost_of(self._command, output_line), 9)
                 yield AgentMessage(f"{output_line}\n")
-            end = await self._conclude(program, _text(tail), cost)
+            end = await self._conclude(program, self._text(tail), cost)
         except (ProgramFailed, OSError) as error:
             end = AgentFailed(str(error), cost)
         finally:
@@ -130,7 +131,7 @@ class CommandAgent(Agent):
                 await self._program.kill()
             self._prompt_id = self._program = self.pid = None
             self._idle.set()
-            end = self._record_end(prompt, _text(tail), AgentFailed(INTERRUPTED, cost) if end is None else end)
+            end = self._record_end(prompt, self._text(tail), AgentFailed(INTERRUPTED, cost) if end is None else end)
         if isinstance(end, TurnFailed):
             raise end
         yield end
@@ -186,7 +187,7 @@ class CommandAgent(Agent):
         if code:
             words = await asyncio.to_thread(program.stderr_tail)
             # A secret that is cut is not recognized, so secrets are removed first.
-            shown = self._launch.redaction.text(output)[-_OUTPUT_SHOWN:].strip()
+            shown = self._launch.redaction.ending(output, _OUTPUT_SHOWN).strip()
             last = "\n".join(part for part in (shown, words) if part)
             return AgentFailed(f"{self._command.argv[0]} failed with {program.describe_exit(code)}: {last}", cost)
         return TurnAnswer(output.strip(), cost)
@@ -213,15 +214,14 @@ class CommandAgent(Agent):
             return AgentFailed(f"the transcript cannot be written: {error}", end.cost_usd)
         return end
 
+    def _text(self, tail: bytearray) -> str:
+        return self._launch.redaction.ending(tail.decode(errors="replace"), _OUTPUT_MAX)
+
     def _record(self, prompt: Prompt, kind: str, *, durable: bool = True, **fields: Any) -> None:
         self._append({"type": kind, "prompt": prompt.id, **fields}, durable=durable)
 
     def _append(self, entry: TranscriptEntry, *, durable: bool = True) -> None:
         append_entry(self._launch.transcript, entry, durable=durable, redaction=self._launch.redaction)
-
-
-def _text(tail: bytearray) -> str:
-    return tail.decode(errors="replace")[-_OUTPUT_MAX:]
 
 
 def _entries(launch: Launch) -> list[TranscriptEntry]:
