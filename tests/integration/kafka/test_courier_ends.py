@@ -12,10 +12,13 @@ from kingdom.backends.kafka.topic_writer import SentPosition, TopicWriter
 from kingdom.backends.postgres import PostgresBus
 from kingdom.backends.postgres import bus as postgres_bus
 from kingdom.bus import Envelope
+from kingdom.errors import Unavailable
 from tests.integration.kafka.counting import placed
 from tests.integration.kafka.topics import payloads, run_until_first_piece, send_everything
 from tests.patience import PATIENCE_SECONDS
 
+# Longer than a call of a client takes on a busy machine, because each attempt has this limit.
+CALL_SECONDS = 20.0
 EVENT = Envelope(type="OrderPlaced", payload={"number": 1}, partition_key="a")
 
 
@@ -69,6 +72,42 @@ async def test_a_courier_that_ends_waits_for_the_answer_to_what_it_has_sent(
     goes_on.set()
     await running
     assert [payload["number"] for payload in payloads(brokers, "orders")] == [1]
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("call", ["open", "send", "close"])
+async def test_a_courier_continues_with_a_new_client_when_a_call_of_its_client_never_returns(
+    bus: PostgresBus, brokers: Brokers, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    hangs, ends, answered = [True], threading.Event(), getattr(TopicWriter, call)
+
+    def hang_once(writer: TopicWriter, *arguments: Any) -> SentPosition | None:
+        if hangs and hangs.pop():
+            ends.wait()
+        found: SentPosition | None = answered(writer, *arguments)
+        return found
+
+    def fail_once(*_: Any) -> None:
+        monkeypatch.setattr(TopicWriter, "send", send)
+        raise Unavailable("the brokers do not answer")
+
+    monkeypatch.setattr(TopicWriter, call, hang_once)
+    monkeypatch.setattr(client_calls, "_CALL_SECONDS", CALL_SECONDS)
+    if call == "close":
+        # A writer is closed after an error.
+        send = TopicWriter.send
+        monkeypatch.setattr(TopicWriter, "send", fail_once)
+    courier = Courier(bus, brokers)
+    running = asyncio.create_task(courier.run())
+    await bus.publish(EVENT)
+    try:
+        await send_everything(courier, 1)
+        courier.stop()
+        await running
+    finally:
+        ends.set()
+    assert [payload["number"] for payload in payloads(brokers, "orders")] == [1]
+    assert not hangs
 
 
 # Another courier hangs in the middle of a tick; or the events of a tick cannot be read.

@@ -10,13 +10,17 @@ from kingdom.errors import Unavailable
 
 # How long a process that stops waits for the brokers.
 _LAST_ANSWER_SECONDS = 10.0
+# Longer than all time limits that one call gives to the client together. In rare cases the client ignores them, and
+# never returns.
+_CALL_SECONDS = 180.0
 T = TypeVar("T")
 
 
 async def call_client(call: Callable[[], T], stopping: asyncio.Event) -> T:
-    """Return what a blocking call returns. Once `stopping` is set, wait only a few seconds more.
+    """Return what a blocking call returns; raises Unavailable if it does not return in time.
 
-    The call runs in a daemon thread. The threads of asyncio would keep the process alive until the brokers answer.
+    Once `stopping` is set, wait only a few seconds more. The call runs in a daemon thread. The threads of asyncio would
+    keep the process alive until the brokers answer.
     """
     answer: Future[T] = Future()
     # A call that runs cannot be cancelled; its answer is then dropped.
@@ -27,14 +31,16 @@ async def call_client(call: Callable[[], T], stopping: asyncio.Event) -> T:
     stopped = asyncio.ensure_future(stopping.wait())
     waits: set[asyncio.Future[Any]] = {answered, stopped}
     try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        if not answered.done():
+        await asyncio.wait(waits, timeout=_CALL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if not answered.done() and stopping.is_set():
             await asyncio.wait({answered}, timeout=_LAST_ANSWER_SECONDS)
     finally:
         stopped.cancel()
         answered.cancel()
     if answered.cancelled():
-        raise Unavailable(f"the brokers have not answered for {_LAST_ANSWER_SECONDS:g} s, and this process ends")
+        if stopping.is_set():
+            raise Unavailable(f"the brokers have not answered for {_LAST_ANSWER_SECONDS:g} s, and this process ends")
+        raise Unavailable(f"a call of the Kafka client has not returned for {_CALL_SECONDS:g} s")
     try:
         return answered.result()
     finally:
