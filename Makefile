@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := check
 .NOTPARALLEL:
 # The parts of the proof, cheapest first; tests/tiers.py says why each is not in the gate.
-PARTS := web installed pages variants timing second_store kafka benches agents long mutants_files mutants_postgres sweep_files sweep_postgres sweep_merged sweep_claude
+PARTS := web installed pages variants timing second_store kafka benches agents long mutants_files mutants_postgres sweep_files sweep_postgres sweep_merged_files sweep_merged_postgres sweep_claude
 # These parts measure time, so no other test runs beside them.
 ALONE := timing benches long
 PART := $(PARTS)

@@ -18,7 +18,8 @@ PARTS = {
     "mutants_postgres": "the same on PostgreSQL",
     "sweep_files": "a crash at every step of a run takes up to half an hour",
     "sweep_postgres": "the same sweep on PostgreSQL",
-    "sweep_merged": "a crash at every step of a court, from a ticket to a merged pull request, on both stores",
+    "sweep_merged_files": "a crash at every step of a court, from a ticket to a merged pull request",
+    "sweep_merged_postgres": "the same sweep on PostgreSQL",
     "sweep_claude": "a crash at many steps of runs of Claude Code, on both stores",
     "agents": "Claude Code in whole courts and in the contract of agents, agents of other vendors, the whole red team",
 }

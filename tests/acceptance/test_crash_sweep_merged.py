@@ -121,8 +121,13 @@ def test_a_sweep_of_broken_followups_fails() -> None:
 
 # The part variants of the proof has the broken variants.
 @pytest.mark.timeout(7200)
-@pytest.mark.sweep_merged
-@pytest.mark.parametrize("store", ["files", "postgres"])
+@pytest.mark.parametrize(
+    "store",
+    [
+        pytest.param("files", marks=pytest.mark.sweep_merged_files),
+        pytest.param("postgres", marks=pytest.mark.sweep_merged_postgres),
+    ],
+)
 def test_a_pull_request_is_seen_through_after_a_crash_at_any_step(store: str) -> None:
     code, figures = sweep("--course", MERGED, "--backend", store, "--no-variants")
     assert code == 0, "\n".join(figures["details"])
