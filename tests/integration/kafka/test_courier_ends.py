@@ -2,11 +2,15 @@
 
 import asyncio
 import threading
+from contextlib import ExitStack
 from typing import Any, LiteralString
 
 import pytest
 
-from kingdom.backends.kafka import Brokers, Courier, client_calls
+from bench.kafka.broker import PrivateKafka
+from bench.proxy import FaultyProxy
+from bench.servers import LOOPBACK
+from kingdom.backends.kafka import Brokers, Courier, client_calls, topic_writer
 from kingdom.backends.kafka import courier as courier_module
 from kingdom.backends.kafka.topic_writer import SentPosition, TopicWriter
 from kingdom.backends.postgres import PostgresBus
@@ -19,6 +23,7 @@ from tests.patience import PATIENCE_SECONDS
 
 # Longer than a call of a client takes on a busy machine, because each attempt has this limit.
 CALL_SECONDS = 20.0
+DROPS, FROZEN_SECONDS = 4, 1.5
 EVENT = Envelope(type="OrderPlaced", payload={"number": 1}, partition_key="a")
 
 
@@ -108,6 +113,45 @@ async def test_a_courier_continues_with_a_new_client_when_a_call_of_its_client_n
         ends.set()
     assert [payload["number"] for payload in payloads(brokers, "orders")] == [1]
     assert not hangs
+
+
+@pytest.mark.kafka
+async def test_a_courier_continues_although_its_connections_are_dropped_within_transactions(
+    bus: PostgresBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_calls, "_CALL_SECONDS", CALL_SECONDS)
+    monkeypatch.setattr(topic_writer, "_ANSWER_SECONDS", CALL_SECONDS / 2)
+    proxies: list[FaultyProxy] = []
+
+    def open_proxy(port: int) -> int:
+        proxies.append(stack.enter_context(FaultyProxy(LOOPBACK, port)))
+        return proxies[0].port
+
+    with ExitStack() as stack:
+        kafka = stack.enter_context(PrivateKafka(front=open_proxy, quick=True))
+        brokers = Brokers(servers=kafka.servers, prefix="kingdom.", partitions=4)
+        courier = Courier(bus, brokers)
+        running = asyncio.create_task(courier.run())
+        publishing = asyncio.create_task(_publish_until_cancelled(bus))
+        # In about a third of the rounds the client never returns.
+        for _ in range(DROPS):
+            await send_everything(courier, courier.sent_events + 20)
+            proxies[0].freeze()
+            await asyncio.sleep(FROZEN_SECONDS)
+            proxies[0].drop_frozen()
+            await send_everything(courier, courier.sent_events + 1)
+        publishing.cancel()
+        courier.stop()
+        await running
+        numbers = [payload["number"] for payload in payloads(brokers, "orders")]
+        assert numbers == [*range(len(numbers))]
+
+
+async def _publish_until_cancelled(bus: PostgresBus) -> None:
+    number = 0
+    while True:
+        await bus.publish(placed(number))
+        number += 1
 
 
 # Another courier hangs in the middle of a tick; or the events of a tick cannot be read.

@@ -10,9 +10,9 @@ from kingdom.errors import Unavailable
 
 # How long a process that stops waits for the brokers.
 _LAST_ANSWER_SECONDS = 10.0
-# Longer than all time limits that one call gives to the client together. In rare cases the client ignores them, and
-# never returns.
-_CALL_SECONDS = 180.0
+# Longer than the time limits that one call gives to the client together. The client ignores the limit of
+# `send_offsets_to_transaction` if it loses its connection meanwhile, and may never return (librdkafka, issue 5456).
+_CALL_SECONDS = 90.0
 T = TypeVar("T")
 
 

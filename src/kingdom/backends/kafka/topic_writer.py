@@ -14,7 +14,7 @@ from kingdom.errors import KingdomError, Misconfigured, Unavailable
 
 # A successor ends the open transaction of a dead courier at once, so this limit matters only if no successor starts.
 _TRANSACTION_MILLISECONDS = 60_000
-_ANSWER_SECONDS = 60.0
+_ANSWER_SECONDS = 30.0
 # With the default of 100 ms, each transaction would take that long.
 _RETRY_MILLISECONDS = 5
 _CLOSED_SECONDS = 5.0
