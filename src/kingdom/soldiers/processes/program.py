@@ -331,18 +331,16 @@ async def run_program(
     try:
         async with asyncio.timeout(timeout.total_seconds()):
             code = await program.wait()
-    except TimeoutError:
+    except (TimeoutError, asyncio.CancelledError) as end:
         await program.kill()
         await reading
+        if isinstance(end, asyncio.CancelledError):
+            raise
         words = redaction.ending(bytes(tail).decode(errors="replace"), _ERROR_LENGTH_MAX)
         raise ProgramFailed(
             f"{argv[0]} took longer than {timeout.total_seconds():g} s and was killed: allow more time or find out "
             f"what it waits for; it wrote last: {words!r}"
         ) from None
-    except asyncio.CancelledError:
-        await program.kill()
-        await reading
-        raise
     await reading
     if program.end_reason:
         raise DiskQuotaExceeded(f"{argv[0]} was killed: {program.end_reason}")
