@@ -263,6 +263,18 @@ async def test_the_right_to_act_does_not_answer_before_the_general_has_asked(
         assert (refused.status, "gen-hello asks people" in refused.document["message"]) == (400, True)
 
 
+async def test_a_reply_to_a_run_that_asks_nothing_is_refused_as_such(site: Site) -> None:
+    program = site.bearing(await site.token("ci", Right.LOOK, Right.ACT))
+    run = await make_run(site.bus)
+    async with site.bus.transaction() as transaction:
+        record, _ = await load_workflow(transaction, run.id)
+        await transaction.put(
+            record.replace(state="PAUSED", doc={**record.doc, "general": "gen-hello", "status": "PAUSED"})
+        )
+    refused = await program.post(f"/api/v1/runs/{run.id}/resume", {"reply": "yes"})
+    assert "has no open question" in refused.document["message"]
+
+
 async def test_an_approval_needs_the_digest_of_what_was_shown(site: Site) -> None:
     dana = site.bearing(await site.token("dana", Right.LOOK, Right.ANSWER))
     asked = approval(f"{TASK}-3f9a01bc", "May gen-hello do this?")

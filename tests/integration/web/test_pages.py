@@ -16,6 +16,7 @@ from kingdom.bus import LogEntry
 from kingdom.court.petitions.decision import PETITIONS
 from kingdom.court.questions import load_question, save_question
 from kingdom.web.pages.table import PAGES
+from kingdom.workflow.model.status import WorkflowStatus
 from tests.contract.backends import BackendUnderTest
 from tests.integration.web.scene import ASKED, PETITION, RUNS, fill_realm
 from tests.integration.web.site import Reply, Site, serving
@@ -137,6 +138,17 @@ async def test_a_live_page_replaces_what_was_shown_of_a_question_when_another_on
     assert len(after) == len(before)
     assert not after & before
     assert others == await parts_of(ASKED)
+
+
+async def test_a_run_whose_general_asks_people_offers_no_other_way_to_continue(site: Site) -> None:
+    await fill_realm(site.bus)
+    offers = {run: 'data-opens="resume"' in (await look(site, f"/runs/{run}")).text for run in RUNS}
+    states = {RUNS[run][0]: offer for run, offer in offers.items()}
+    assert (states[WorkflowStatus.AWAITING], states[WorkflowStatus.PAUSED], states[WorkflowStatus.FAILED]) == (
+        False,
+        True,
+        True,
+    )
 
 
 async def test_runs_are_filtered_by_state_general_and_repository_and_paged_by_a_cursor(site: Site) -> None:

@@ -81,9 +81,8 @@ async def current_rule(transaction: Transaction, now: datetime, context: KingCon
     """Return the strictest admission rule at this moment."""
     health = await transaction.get(_HEALTH, CURRENT)
     _, money = await load_current_quota(transaction, MONEY, now, context)
-    return strictest_rule(
-        health_rule(health.doc if health else None, now, context.settings), budget_rule(money, context.settings)
-    )
+    machine_rule = health_rule(health.doc if health else None, now, context.settings)
+    return strictest_rule(machine_rule, budget_rule(money, context.settings))
 
 
 async def current_slot_limit(transaction: Transaction, context: KingContext) -> SlotLimit:

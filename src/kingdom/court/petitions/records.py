@@ -13,10 +13,8 @@ from kingdom.workflow.verdicts import save_verdict
 
 async def petitions_with_records(transaction: Transaction, root_id: str) -> list[tuple[Record, Petition]]:
     """Return all petitions of an assignment with their records, in order."""
-    found = [
-        (record, read_petition(record))
-        async for record in each_record(transaction, RecordQuery(kind=PETITIONS.name, index="root", value=root_id))
-    ]
+    query = RecordQuery(kind=PETITIONS.name, index="root", value=root_id)
+    found = [(record, read_petition(record)) async for record in each_record(transaction, query)]
     return sorted(found, key=lambda known: (known[1].number, known[1].created_at))
 
 

@@ -121,9 +121,8 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
     if session:
         await context.agents.end(session, GRACE)
     trees = command_input.select_trees(*command.work_tree_ids)
-    space = context.folders.work_space(command_input.general, (work and work.work_space_id) or "")
     # The checks run in a sandbox, because the agent may have written the programs that they start.
-    workplace = _workplace(context, command_input, space, trees)
+    workplace = _workplace_of(context, command_input, trees)
     if workplace.disk:
         await workplace.disk.check()
     await context.checkouts.commit(trees, _commit_message(command_input))
@@ -133,7 +132,7 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
             async with AsyncExitStack() as stack:
                 finished = await run_program(
                     ["/bin/sh", "-c", check],
-                    cwd=space,
+                    cwd=workplace.space,
                     # Otherwise each check in Python would leave bytecode files in the checkout.
                     environment={**workplace.program_environment(), "PYTHONDONTWRITEBYTECODE": "1"},
                     timeout=timedelta(seconds=seconds) if seconds else VERIFY_LIMIT,
@@ -153,7 +152,7 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
                 f"`{check}` passed, but changed the files it checked: {', '.join(changed)}; a check may write only"
                 " files that .gitignore lists: change the check, or .gitignore in the base branch, and create a new run"
             )
-    result = workplace.redaction.value(read_result(space))
+    result = workplace.redaction.value(read_result(workplace.space))
     verified = answer_to(command, answers.WorkVerified, result=result)
     stopped = [answer_to(command, answers.AgentStopped, attempt=session.attempt)] if session else []
     return closing_reply(command_input, verified, *stopped, documents=_raw_result(command_input.assignment_id, result))
@@ -161,15 +160,14 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
 
 async def take_checkpoint(context: HostContext, command_input: CommandInput[commands.TakeCheckpoint]) -> HostReply:
     """Keep the verified commit of each checkout as a checkpoint."""
-    command, work = command_input.command, command_input.work
+    command = command_input.command
     trees = command_input.select_trees(*command.work_tree_ids)
     commits = await context.checkouts.checkpoint(trees, command.checkpoint_id)
     if context.texts:
-        space = context.folders.work_space(command_input.general, (work and work.work_space_id) or "")
         await copy_diffs(
             context.texts,
             context.checkouts,
-            _workplace(context, command_input, space, trees).redaction,
+            _workplace_of(context, command_input, trees).redaction,
             command.workflow_id,
             command.checkpoint_id,
             trees,
@@ -212,6 +210,13 @@ COMMAND_HANDLERS: Mapping[type[commands.HostCommand], Callable[[HostContext, Any
     commands.RollBack: roll_back,
     commands.ReleaseWorkTree: release_work_tree,
 }
+
+
+def _workplace_of(context: HostContext, command_input: CommandInput[Any], trees: Sequence[CheckoutSpec]) -> Workplace:
+    """Return the workplace of a Work whose agent has started before."""
+    work = command_input.work
+    space = context.folders.work_space(command_input.general, (work and work.work_space_id) or "")
+    return _workplace(context, command_input, space, trees)
 
 
 def _workplace(

@@ -133,7 +133,7 @@ async def _refuse_to_answer_for_people(transaction: Transaction, workflow: Workf
         return
     found = await load_question(transaction, question)
     is_asked = found is not None and found[1].status is QuestionStatus.OPEN and not found[1].followup
-    if is_asked or workflow.waits_for_people or given.reply is not None:
+    if is_asked or workflow.waits_for_people or (given.reply and workflow.question):
         raise MalformedRequest(f"{workflow.general} asks people: answer with POST /api/v1/questions/{question}/answer")
 
 
