@@ -58,10 +58,13 @@ async def test_secrets_of_copied_files_and_mcp_servers_are_in_no_stored_diff(sce
     ref = McpServerRef(mcp_server_id=tracker.id, env={"TRACKER_TOKEN": "sesame-of-the-tracker"})
     leak = task({"write": f"{APP}/leak.txt", "text": "hunter2hunter2\nsesame-of-the-tracker\n"})
     await scene.start_host(texts=texts, agent_environment=environment)
-    run = await scene.until(await scene.begin(work("leak", leak, mcp_server_refs=(ref,))), WorkflowStatus.COMPLETED)
-    stored = await read_diff(texts, run.id, run.checkpoints[0].id, run.work_trees[0].id, "base")
-    assert stored
-    assert f"\n+{REDACTED}\n+{REDACTED}\n" in stored.diff
+    # The second Work does not use the server, but its diff since the base has what the first one wrote.
+    works = (work("leak", leak, mcp_server_refs=(ref,)), writes("later"))
+    run = await scene.until(await scene.begin(*works), WorkflowStatus.COMPLETED)
+    for checkpoint in run.checkpoints:
+        stored = await read_diff(texts, run.id, checkpoint.id, run.work_trees[0].id, "base")
+        assert stored
+        assert f"\n+{REDACTED}\n+{REDACTED}\n" in stored.diff
 
 
 @ONE_BACKEND

@@ -26,7 +26,6 @@ from kingdom.soldiers.host.replies import ERROR_LENGTH_MAX, HostContext, answer_
 from kingdom.soldiers.host.reporter import HostReply
 from kingdom.soldiers.processes.process_table import describe_exit
 from kingdom.soldiers.processes.program import run_program
-from kingdom.soldiers.redaction import secrets_in
 from kingdom.soldiers.turns.result import read_result
 from kingdom.soldiers.workplace import work_space
 from kingdom.soldiers.workplace.agent_environment import Workplace
@@ -122,7 +121,7 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
         await context.agents.end(session, GRACE)
     trees = command_input.select_trees(*command.work_tree_ids)
     # The checks run in a sandbox, because the agent may have written the programs that they start.
-    workplace = _workplace_of(context, command_input, trees)
+    workplace = _later_workplace(context, command_input, trees)
     if workplace.disk:
         await workplace.disk.check()
     await context.checkouts.commit(trees, _commit_message(command_input))
@@ -167,7 +166,7 @@ async def take_checkpoint(context: HostContext, command_input: CommandInput[comm
         await copy_diffs(
             context.texts,
             context.checkouts,
-            _workplace_of(context, command_input, trees).redaction,
+            _later_workplace(context, command_input, trees).redaction,
             command.workflow_id,
             command.checkpoint_id,
             trees,
@@ -212,7 +211,9 @@ COMMAND_HANDLERS: Mapping[type[commands.HostCommand], Callable[[HostContext, Any
 }
 
 
-def _workplace_of(context: HostContext, command_input: CommandInput[Any], trees: Sequence[CheckoutSpec]) -> Workplace:
+def _later_workplace(
+    context: HostContext, command_input: CommandInput[Any], trees: Sequence[CheckoutSpec]
+) -> Workplace:
     """Return the workplace of a Work whose agent has started before."""
     work = command_input.work
     space = context.folders.work_space(command_input.general, (work and work.work_space_id) or "")
@@ -226,11 +227,9 @@ def _workplace(
     trees: Sequence[CheckoutSpec],
     earlier: SessionRef | None = None,
 ) -> Workplace:
-    server_secrets = {secret for server in command_input.mcp_servers for secret in secrets_in(server.env)}
+    redaction = context.agent_environment.redaction.with_secrets(command_input.server_secrets)
     return Workplace(
-        agent_environment=replace(
-            context.agent_environment, redaction=context.agent_environment.redaction.with_secrets(server_secrets)
-        ),
+        agent_environment=replace(context.agent_environment, redaction=redaction),
         folders=context.folders,
         run_checkouts=context.checkouts,
         workflow_id=command_input.command.workflow_id,

@@ -9,6 +9,7 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record
 from kingdom.errors import NotFound
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
+from kingdom.soldiers.redaction import secrets_in
 from kingdom.soldiers.workplace.host_folders import HostFolders
 from kingdom.workflow.model.messages import commands
 from kingdom.workflow.model.references import McpServerRef
@@ -30,6 +31,8 @@ class CommandInput(Generic[C]):
     The agent uses the HOME of the run `home_run`. `may_remove_files` means that the run has ended for good and no
     later run goes on with its session. A run that a person started has no `assignment_id`. `sessions` are the session
     tokens of the other Works. `checkpoint_commits` has the last valid checkpoint's commit of each checkout.
+    `mcp_servers` are those of the Work, and `server_secrets` the secrets of all MCP servers of the run, because an
+    earlier Work may have left them in a file.
     """
 
     command: C
@@ -41,6 +44,7 @@ class CommandInput(Generic[C]):
     may_remove_files: bool
     trees: dict[str, CheckoutSpec]
     mcp_servers: tuple[McpServer, ...] = ()
+    server_secrets: frozenset[str] = frozenset()
     reports: dict[str, str]
     sessions: tuple[str, ...] = ()
     checkpoint_commits: dict[str, str] = field(default_factory=dict)
@@ -58,11 +62,14 @@ async def load_command_input(
     work = workflow.find_work(work_id) if work_id else None
     reports: dict[str, str] = {}
     servers: tuple[McpServer, ...] = ()
+    secrets: frozenset[str] = frozenset()
     if isinstance(command, commands.StartAgent):
         reports = {path: await _report(transaction, path) for path in command.reports}
     if isinstance(command, commands.StartAgent | commands.VerifyWork | commands.TakeCheckpoint):
-        refs = workflow.mcp_server_refs_of(work.definition) if work else ()
-        servers = tuple([await _server(transaction, ref, workflow.id) for ref in refs])
+        known = [(ref, await _server(transaction, ref, workflow.id)) for ref in workflow.all_mcp_server_refs()]
+        own = workflow.mcp_server_refs_of(work.definition) if work else ()
+        servers = tuple(server for ref, server in known if ref in own)
+        secrets = frozenset(secret for _, server in known for secret in secrets_in(server.env))
     return CommandInput(
         command=command,
         accepted=accepted,
@@ -73,6 +80,7 @@ async def load_command_input(
         may_remove_files=workflow.is_over and not await is_session_in_use(transaction, workflow),
         trees=await _trees(transaction, workflow, command, folders),
         mcp_servers=servers,
+        server_secrets=secrets,
         reports=reports,
         sessions=tuple(each.agent.session for each in workflow.works if each is not work and each.agent.session),
         checkpoint_commits={
