@@ -96,7 +96,8 @@ def explain_state(workflow: Workflow) -> str:
     if workflow.parked_until:
         return with_reason(f"It continues by itself at {workflow.parked_until:%H:%M} UTC", sentence(workflow.reason))
     if workflow.work_to_approve_id and (gate := workflow.find_work(workflow.work_to_approve_id)):
-        return f"A person must approve the work {gate.definition.name} before it begins: resume the run to approve it."
+        how = "answer in the inbox" if workflow.general else "resume the run to approve it"
+        return f"A person must approve the work {gate.definition.name} before it begins: {how}."
     return _PLAIN_STATES.get(workflow.status, _describe_progress)(workflow)
 
 

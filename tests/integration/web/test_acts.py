@@ -44,6 +44,16 @@ async def make_run(bus: Bus) -> Workflow:
     return await lifecycle.create(bus, template.id, actor="tester", name="By hand")
 
 
+async def run_of_general(site: Site, state: dict[str, Any]) -> Workflow:
+    """Create a run of gen-hello with some fields of its record replaced."""
+    run = await make_run(site.bus)
+    async with site.bus.transaction() as transaction:
+        record, _ = await load_workflow(transaction, run.id)
+        doc = {**record.doc, "general": "gen-hello", **state}
+        await transaction.put(record.replace(state=state.get("status", record.state), doc=doc))
+    return run
+
+
 async def make_dead_letters(site: Site, count: int) -> list[str]:
     """Publish events and cancel them, so that they become dead letters. Return their ids."""
     letters = [event_received(f"evt-gone-{number}") for number in range(count)]
@@ -228,11 +238,9 @@ async def test_the_right_to_act_does_not_answer_questions_by_an_event(site: Site
 
 async def test_the_right_to_act_does_not_answer_the_question_of_a_general_by_resuming_its_run(site: Site) -> None:
     program = site.bearing(await site.token("ci", Right.LOOK, Right.ACT))
-    run = await make_run(site.bus)
+    run = await run_of_general(site, {})
     task = run.id.removeprefix(RUN_PREFIX)
     async with site.bus.transaction() as transaction:
-        record, _ = await load_workflow(transaction, run.id)
-        await transaction.put(record.replace(doc={**record.doc, "general": "gen-hello"}))
         await save_question(transaction, question(task, people=("dana",)))
     path = f"/api/v1/runs/{run.id}/resume"
     for how in ({"reply": "yes"}, {"inSession": True}, {}):
@@ -241,36 +249,36 @@ async def test_the_right_to_act_does_not_answer_the_question_of_a_general_by_res
 
 
 @pytest.mark.parametrize(
-    ("state", "ways"),
+    ("state", "ways", "next_step"),
     [
-        ({"status": "AWAITING", "gate": "w1", "reason": "approval after greet"}, [{"inSession": True}, {}]),
-        ({"status": "AWAITING", "question": QUESTION}, [{"inSession": True}, {"fromBase": True}, {"reply": "yes"}]),
-        ({"status": "PAUSED", "question": QUESTION}, [{"reply": "yes"}]),
+        (
+            {"status": "AWAITING", "gate": "w1", "reason": "approval after greet"},
+            [{"inSession": True}, {}],
+            "answer its question when GET /api/v1/questions has it",
+        ),
+        (
+            {"status": "AWAITING", "question": QUESTION},
+            [{"inSession": True}, {"fromBase": True}, {"reply": "yes"}],
+            "answer its question when GET /api/v1/questions has it",
+        ),
+        ({"status": "PAUSED", "question": QUESTION}, [{"reply": "yes"}], "leave out `reply`"),
     ],
     ids=["approval", "question", "question of a paused run"],
 )
 async def test_the_right_to_act_does_not_answer_before_the_general_has_asked(
-    site: Site, state: dict[str, Any], ways: list[dict[str, Any]]
+    site: Site, state: dict[str, Any], ways: list[dict[str, Any]], next_step: str
 ) -> None:
     program = site.bearing(await site.token("ci", Right.LOOK, Right.ACT))
-    run = await make_run(site.bus)
-    async with site.bus.transaction() as transaction:
-        record, _ = await load_workflow(transaction, run.id)
-        doc = {**record.doc, "general": "gen-hello", **state}
-        await transaction.put(record.replace(state=state["status"], doc=doc))
+    run = await run_of_general(site, state)
     for how in ways:
         refused = await program.post(f"/api/v1/runs/{run.id}/resume", how)
-        assert (refused.status, "gen-hello asks people" in refused.document["message"]) == (400, True)
+        message = refused.document["message"]
+        assert (refused.status, "gen-hello asks people" in message, next_step in message) == (400, True, True)
 
 
 async def test_a_reply_to_a_run_that_asks_nothing_is_refused_as_such(site: Site) -> None:
     program = site.bearing(await site.token("ci", Right.LOOK, Right.ACT))
-    run = await make_run(site.bus)
-    async with site.bus.transaction() as transaction:
-        record, _ = await load_workflow(transaction, run.id)
-        await transaction.put(
-            record.replace(state="PAUSED", doc={**record.doc, "general": "gen-hello", "status": "PAUSED"})
-        )
+    run = await run_of_general(site, {"status": "PAUSED"})
     refused = await program.post(f"/api/v1/runs/{run.id}/resume", {"reply": "yes"})
     assert "has no open question" in refused.document["message"]
 

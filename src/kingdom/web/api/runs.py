@@ -99,7 +99,7 @@ async def post_run_resume(call: ApiCall) -> Any:
 
     async def resume(transaction: Transaction, workflow_id: str, *, actor: str) -> Workflow:
         _, workflow = await load_workflow(transaction, workflow_id)
-        await _refuse_to_answer_for_people(transaction, workflow, given)
+        await _refuse_if_people_answer(transaction, workflow, given)
         how = choose_resumption(
             workflow,
             checkpoint_id=given.checkpoint,
@@ -123,18 +123,24 @@ async def post_run_modify(call: ApiCall) -> Any:
     return await _operate(call, "modify", modify)
 
 
-async def _refuse_to_answer_for_people(transaction: Transaction, workflow: Workflow, given: ResumeRun) -> None:
+async def _refuse_if_people_answer(transaction: Transaction, workflow: Workflow, given: ResumeRun) -> None:
     """Refuse to resume a run whose General asks people. Only they may answer or approve, with the right to answer.
 
     The General may not have asked yet, so a question that is stored is not the only sign.
     """
-    question = workflow.assignment_id
-    if not question:
+    question_id, general = workflow.assignment_id, workflow.general
+    if not question_id:
         return
-    found = await load_question(transaction, question)
-    is_asked = found is not None and found[1].status is QuestionStatus.OPEN and not found[1].followup
-    if is_asked or workflow.waits_for_people or (given.reply and workflow.question):
-        raise MalformedRequest(f"{workflow.general} asks people: answer with POST /api/v1/questions/{question}/answer")
+    found = await load_question(transaction, question_id)
+    if found and found[1].status is QuestionStatus.OPEN and not found[1].followup:
+        raise MalformedRequest(f"{general} asks people: answer with POST /api/v1/questions/{question_id}/answer")
+    if workflow.waits_for_people:
+        raise MalformedRequest(
+            f"{general} asks people: answer its question when GET /api/v1/questions has it. If it is already answered,"
+            " the King resumes the run as soon as budget and health allow it"
+        )
+    if given.reply and workflow.question:
+        raise MalformedRequest(f"{general} asks people, so leave out `reply`: resume with `inSession` or a checkpoint")
 
 
 async def _operate(call: ApiCall, verb: str, operation: Callable[..., Awaitable[Workflow]]) -> Any:
