@@ -9,7 +9,7 @@ import psutil
 def processor_seconds(pid: int) -> float:
     """Return the processor time of a process and its children, including children that have ended.
 
-    A child that ends while this runs may be counted once too little, but never twice.
+    A child that ends while this runs may be missed, but is never counted twice.
     """
     server = psutil.Process(pid)
     times = server.cpu_times()
@@ -18,7 +18,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def _running_seconds(process: psutil.Process) -> float:
-    """Return the processor time of all threads, in nanoseconds if the kernel counts them, else in its ticks."""
+    """Return the processor seconds of all threads: to the nanosecond if the kernel counts those, else to its tick."""
     with contextlib.suppress(OSError, psutil.NoSuchProcess):
         threads = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/schedstat")]
         if threads:

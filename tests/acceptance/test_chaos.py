@@ -20,7 +20,7 @@ from tests.benches import bench
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
-# Enough for every kind of fault.
+# Enough for every kind of fault of the processes themselves.
 SECONDS = 10
 # The shortest run that also injects faults into the environment of the processes.
 LONG_SECONDS = 30

@@ -91,7 +91,7 @@ async def test_copies_of_many_publishers_do_not_mix(pooled: str) -> None:
     assert [(row["owner_id"], row["n"]) for row in found] == [(str(number), 1200) for number in range(6)]
 
 
-async def test_a_worker_handles_reactions_effects_and_ordered_runs(pooled: str) -> None:
+async def test_a_worker_handles_reactions_effects_and_ordered_events(pooled: str) -> None:
     called = list[int]()
 
     async def call(attempt: Attempt) -> CallResult:
@@ -118,7 +118,7 @@ async def test_a_worker_handles_reactions_effects_and_ordered_runs(pooled: str) 
 
 
 @pytest.mark.usefixtures("renewed_early")
-async def test_a_lease_is_kept_and_a_lost_one_is_given_back(pooled: str) -> None:
+async def test_a_lease_is_renewed_and_an_expired_one_is_reaped(pooled: str) -> None:
     inside, over = asyncio.Event(), asyncio.Event()
 
     async def call(_attempt: Attempt) -> CallResult:
@@ -278,7 +278,7 @@ async def test_concurrent_migrations_leave_no_lock(cluster: PrivateCluster, boun
         async with await psycopg.AsyncConnection.connect(direct) as connection:
             cursor = await connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
             assert await cursor.fetchone() == (0,)
-        # Each one is a separate transaction: two callers may share the work, but none is repeated.
+        # Each migration is a separate transaction, so callers can share the work, but none is applied twice.
         each_once = sorted(chain.from_iterable(applied), key=lambda migration: migration.number)
         assert each_once == all_migrations()
     finally:

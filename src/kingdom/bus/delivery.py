@@ -59,4 +59,6 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
             return Dead(
                 f"its worker died or stalled {self.lost_alone} times while handling only this event", "quarantined"
             )
-        return Dead(f"claimed {self.attempt} times without an outcome", "attempts_exhausted")
+        return Dead(
+            f"claimed {self.attempt} times, but only {self.max_attempts} attempts are allowed", "attempts_exhausted"
+        )

@@ -97,11 +97,11 @@ class Redaction:
         return _cover(text, self.spans(text))
 
     def beginning(self, text: str, length: int) -> str:
-        """Return the first `length` characters of a text, without secrets and without the beginning of one."""
+        """Return what the first `length` characters of a text say, without secrets and without the beginning of one."""
         return _cover(text[:length], self.spans(text[: length + _HELD_MAX]))
 
     def ending(self, text: str, length: int) -> str:
-        """Return the last `length` characters of a text, without secrets and without the end of one."""
+        """Return what the last `length` characters of a text say, without secrets and without the end of one."""
         window = text[-length - _HELD_MAX :]
         start = max(0, len(window) - length)
         return _cover(window, [(max(begin, start), end) for begin, end in self.spans(window) if end > start])[start:]

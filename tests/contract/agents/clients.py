@@ -39,8 +39,8 @@ class Kind:
     tool. `written` is the first word of the update about writing a.txt. `crash` is the reported end of an agent whose
     script says "crash with code 3"; some agents cannot choose the code. `limit` is the message of its vendor at a usage
     limit. `errors` maps each model error that the agent gives up on soon to the message of the agent. Updates come
-    `in_order`, unless a petition may overtake an earlier message. If the agent `can_stop_reacting`, only killing it
-    ends its turn.
+    `in_order`, unless a petition may overtake an earlier message. `can_stop_reacting` means
+    that the agent can hang, so that only killing it ends its turn.
     """
 
     make: Callable[[], AgentClient]

@@ -10,7 +10,7 @@ from kingdom.errors import Unavailable
 
 # How long a process that stops waits for the brokers.
 _LAST_ANSWER_SECONDS = 10.0
-# Longer than the time limits that one call gives to the client together. The client ignores the limit of
+# Longer than the sum of the time limits that one call passes to the client. The client ignores the limit of
 # `send_offsets_to_transaction` if it loses its connection meanwhile, and may never return (librdkafka, issue 5456).
 _CALL_SECONDS = 90.0
 T = TypeVar("T")
@@ -23,7 +23,7 @@ async def call_client(call: Callable[[], T], stopping: asyncio.Event) -> T:
     keep the process alive until the brokers answer.
     """
     answer: Future[T] = Future()
-    # A call that runs cannot be cancelled; its answer is then dropped.
+    # A running call cannot be cancelled. An answer that comes too late is dropped.
     answer.set_running_or_notify_cancel()
 
     threading.Thread(target=_answer, args=(call, answer), name="kingdom-kafka-call", daemon=True).start()

@@ -78,7 +78,7 @@ class GitOrigin(NamedTuple):
 
 
 class _InitOptions(NamedTuple):
-    """The options about the store and GitHub; an option that is not given is empty."""
+    """The options about the store and GitHub. One that is not given is empty, except `api`, which has a default."""
 
     store: str
     login: str
@@ -176,7 +176,7 @@ def _store_option(kind: Store | None, url: str) -> str:
         value = read_environment(name) or ""
         if value and not directory_of(value) and not is_embedded(value):
             return f"{_ENVIRONMENT}{name}"
-    raise typer.BadParameter("--store postgres uses the database in DATABASE_URL, which is not set: export it first")
+    raise typer.BadParameter("--store postgres needs the URL of a PostgreSQL database in DATABASE_URL: export it first")
 
 
 def _choices_of_options(origin: GitOrigin, options: _InitOptions) -> InitChoices:
@@ -362,7 +362,7 @@ def _report(output: CommandOutput, directory: Path, choices: InitChoices, done: 
 
 
 def _steps(directory: Path, choices: InitChoices) -> Iterator[tuple[str, str]]:
-    """Yield the next commands, each with a reason."""
+    """Yield the next commands, each with a remark, which may be empty."""
     if directory.resolve() != Path.cwd():
         yield f"cd {shlex.quote(str(directory))}", ""
     variable = read_environment(_STORE_VARIABLE)

@@ -146,7 +146,7 @@ def _approval_reason(petition: Petition, found: _PetitionCommit, policy: General
     """Return why a person must approve a commit even if the rule does not require it, or ""."""
     if petition.stranger:
         # CI runs the commit with secrets.
-        return f"{petition.stranger} caused this run, who is not in policy.result_people"
+        return f"{petition.stranger}, who is not in policy.result_people, caused this run"
     if not policy.protected_paths:
         return ""
     if found.changed_paths is None:

@@ -315,7 +315,7 @@ async def run_program(
     sandbox: Sandbox | None = None,
     redaction: Redaction = DEFAULT_REDACTION,
 ) -> ProgramResult:
-    """Run a program to its end; raises ProgramFailed, without secrets, if it takes too much time or disk."""
+    """Run a program to its end; raises ProgramFailed, without the secrets of `redaction`, if time or disk run out."""
     program = await start_program(
         argv, cwd=cwd, environment=environment, errors=None, contained=contained, sandbox=sandbox
     )

@@ -165,4 +165,4 @@ async def test_a_commit_of_a_run_that_a_stranger_caused_waits_for_a_person(
     assert asked.state is state
     if state is REQUESTED:
         name = actor or root.payload.get("stranger") or "an unknown person"
-        assert f"because {name} caused this run, who is not in policy.result_people\n" in await question(scene, asked)
+        assert f"because {name}, who is not in policy.result_people, caused this run\n" in await question(scene, asked)

@@ -38,8 +38,8 @@ An earlier attempt at this was interrupted. Its changes are in the files: first 
 repeat finished work.
 
 """
-# The answer has at most this many characters, each of at most four bytes. More bytes are kept, so that a secret is
-# recognized although only its end belongs to the answer.
+# The answer is at most this many characters of the output, each of at most four bytes. More bytes are kept, so that a
+# secret is recognized although only its end belongs to the answer.
 _OUTPUT_MAX = 64_000
 _TAIL_BYTES = 5 * _OUTPUT_MAX
 _OUTPUT_SHOWN = 2000
@@ -123,7 +123,7 @@ class CommandAgent(Agent):
                 output_line = line.decode(errors="replace")
                 cost = round(cost + cost_of(self._command, output_line), 9)
                 yield AgentMessage(f"{output_line}\n")
-            end = await self._conclude(program, self._text(tail), cost)
+            end = await self._conclude(program, self._ending(tail), cost)
         except (ProgramFailed, OSError) as error:
             end = AgentFailed(str(error), cost)
         finally:
@@ -131,7 +131,7 @@ class CommandAgent(Agent):
                 await self._program.kill()
             self._prompt_id = self._program = self.pid = None
             self._idle.set()
-            end = self._record_end(prompt, self._text(tail), AgentFailed(INTERRUPTED, cost) if end is None else end)
+            end = self._record_end(prompt, self._ending(tail), AgentFailed(INTERRUPTED, cost) if end is None else end)
         if isinstance(end, TurnFailed):
             raise end
         yield end
@@ -214,7 +214,7 @@ class CommandAgent(Agent):
             return AgentFailed(f"the transcript cannot be written: {error}", end.cost_usd)
         return end
 
-    def _text(self, tail: bytearray) -> str:
+    def _ending(self, tail: bytearray) -> str:
         return self._launch.redaction.ending(tail.decode(errors="replace"), _OUTPUT_MAX)
 
     def _record(self, prompt: Prompt, kind: str, *, durable: bool = True, **fields: Any) -> None:
