@@ -51,7 +51,7 @@ class DemoCourt:
 
     @property
     def realm(self) -> Path:
-        """Return the directory of logs and checkouts, and of a store of files."""
+        """Return the directory of logs and checkouts; by default the store is in it too."""
         return self.directory / "realm"
 
     def pid(self, role: str) -> int | None:
@@ -122,7 +122,7 @@ def _realm_settings(services: DemoServices) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "database_url": "file:realm",
         "channel": CHANNEL,
-        # After a short lease, another process continues the work of a killed process.
+        # Because the lease is short, another process soon continues the work of a killed process.
         "lease_seconds": 5,
         "heartbeat_seconds": 1,
         "sentinel": {

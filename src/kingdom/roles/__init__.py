@@ -1,4 +1,4 @@
-"""The roles: each module builds the components of one role from the settings of a realm.
+"""The roles: a module per role builds the components of the role from the settings of a realm.
 
 A process imports only the module of the role that it runs.
 """

@@ -49,7 +49,10 @@ def soldier_host(
     """Return a host with these settings. The host never writes `secrets` or the password of the store to a file."""
     name = soldiers.name or socket.gethostname().partition(".")[0]
     if not _NAME.fullmatch(name):
-        raise Misconfigured(f"{name!r} is not a valid host name: choose a name of letters, digits, - and _ with --name")
+        raise Misconfigured(
+            f"{name!r} is not a valid host name: set soldiers.name in kingdom.yaml, or --name of `kingdom role host`,"
+            " to at most 60 letters, digits, - and _, beginning with a letter or digit"
+        )
     if soldiers.sandbox is SandboxProfile.OFF:
         _log.warning(
             "agents, setup scripts and checks run WITHOUT A SANDBOX: soldiers.sandbox is off, which"

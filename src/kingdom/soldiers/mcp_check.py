@@ -36,8 +36,9 @@ def answer_limit(server: McpServer) -> timedelta:
 async def check_mcp_server(server: McpServer, *, limit: timedelta | None = None) -> tuple[str, ...]:
     """Return the names of a server's tools; raises ProgramFailed with the reason if it cannot be used.
 
-    A failure is retried once, but a timeout is not. No process is left running afterwards. A command runs as it would
-    for an agent: in its own folder, and with few environment variables besides those of the server.
+    Raises Misconfigured if its program or the MCP library is missing. A failure is retried once, but a timeout is not.
+    No process is left running afterwards. A command runs as it would for an agent: in its own folder, and with few
+    environment variables besides those of the server.
     """
     limit = limit or answer_limit(server)
     try:

@@ -141,7 +141,7 @@ class RedactedStream:
     def __init__(self, redaction: Redaction) -> None:
         self._redaction = redaction
         self._held = ""
-        # So many characters at the beginning of `_held` belong to a secret whose beginning is no longer held back.
+        # How many characters at the beginning of `_held` belong to a secret whose beginning is no longer held back.
         self._cut_off = 0
 
     def feed(self, text: str) -> str:

@@ -34,7 +34,7 @@ class SoldierSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     slots: Annotated[int, Meta(ge=1)] = 3
     directory: str = ""
     agent: AgentName = "scripted"
-    # The program of the agent `command`: it reads a prompt from its standard input, does the work, and ends.
+    # The program of the agent `command`. It gets a prompt by $prompt, $prompt_file or standard input, works, and ends.
     command: tuple[str, ...] = ()
     # Folders with programs. Agents can read these folders and search them before those of the system.
     path: tuple[str, ...] = ()

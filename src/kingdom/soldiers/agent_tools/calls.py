@@ -9,7 +9,7 @@ from msgspec import Meta
 from kingdom.errors import MalformedEvent
 from kingdom.soldiers.agent_tools.port import ToolDefinition
 
-# The maximum size of a tool call and of a result file; a run keeps no larger petition.
+# The maximum size of a tool call and of a result file. The engine ignores a petition with a larger body.
 BYTES_MAX = 64_000
 _NUL = b"\\u0000"
 _UNREADABLE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)

@@ -68,9 +68,9 @@ async def _no_results(_count: int) -> list[PastResult]:
 class HostTools(AgentTools):
     """Handles the tool calls of the agent in one WorkSpace.
 
-    `await_verdict` waits for the decision on the petition with an id. If the decision takes longer than
-    `verdict_limit`, the agent continues without it. `find_results` returns up to a number of earlier results, the
-    newest first. Secrets are removed from all arguments.
+    `await_verdict` takes the id of a petition and waits for the decision on it. If the decision takes longer than
+    `verdict_limit`, the agent continues without it. `find_results` takes a number and returns at most that many earlier
+    results, the newest first. Secrets are removed from all arguments.
     """
 
     def __init__(

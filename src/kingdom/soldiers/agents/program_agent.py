@@ -15,7 +15,7 @@ from kingdom.soldiers.agents.recorded_turn import RecordedTurn
 from kingdom.soldiers.processes.program import Program
 
 # An interrupt is repeated after these pauses, because the agent may miss it before it has begun with the prompt. The
-# pauses grow, so that few interrupts pile up in a slow agent; the last one is used again and again.
+# pauses grow, so that few interrupts pile up in a slow agent. Every later pause is as long as the last one.
 _PAUSES_SECONDS = (0.2, 0.4, 0.8, 1.6, 2.0)
 # An agent that has not ended its interrupted turn after this long is killed.
 _INTERRUPT_LIMIT = timedelta(seconds=30)

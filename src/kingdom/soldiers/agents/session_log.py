@@ -94,9 +94,8 @@ def read_history(entries: Iterable[TranscriptEntry], session: str, new_history: 
 def load_history(launch: Launch, new_history: Callable[[str], P], new_session: str) -> P:
     """Return the history of the launch's session; a launch without a session begins `new_session`.
 
-    The history of a session that belonged to another soldier begins here, because its earlier turns have ended.
-
-    Raises AgentGone if it is not the last session of the transcript.
+    The history of a session that belonged to another soldier begins here, because its earlier turns have ended. Any
+    other session must be the last one of the transcript; otherwise AgentGone is raised.
     """
     if launch.session is None:
         return new_history(new_session)

@@ -6,7 +6,7 @@ its other fields, and its meaning:
 
 session      session, model, agent                 an agent started a new session or continues this one
 prompt       text, reply, continues                synced to disk before the agent gets it
-said         text                                  a piece of text, never cut within a word
+said         text                                  a piece of text; streamed words are joined first
 tool         tool, detail, call                    the agent began to use a tool
 output       call, text, isError                   the output of the tool, shortened
 spent        costUsd                               the cost of the turn so far, as the agent reports it

@@ -79,9 +79,9 @@ class GitPolicy:
 class Checkout:
     """The files of one run in one repository.
 
-    A folder beside the files, which agents cannot reach, has the git directory, and files with the names of the clone
-    and of the branch. The name of the branch is written last, so a checkout is complete if it exists. In the checkout,
-    `.git` is a file that points to the git directory.
+    A folder beside the files has the git directory, and files with the names of the clone and of the branch. A sandbox
+    shows agents only the git directory in it. The file with the branch is written last, so a checkout with this file is
+    complete. In the checkout, `.git` is a file that points to the git directory.
     """
 
     def __init__(self, repository: Repository, path: Path, branch: str, git_policy: GitPolicy) -> None:
@@ -146,7 +146,7 @@ class Checkout:
         )
 
     async def state(self) -> CheckoutState:
-        """Return the contents of the checkout without changing anything but the object store."""
+        """Return the contents of the checkout. This only adds objects, and repairs a damaged `.git` file or HEAD."""
         tip = await self.tip()
         (files, head, *others), _ = await self._run_action("state", tip, message="Contents of the checkout")
         return CheckoutState(files=files, head=head, others=tuple(others), tip=tip)

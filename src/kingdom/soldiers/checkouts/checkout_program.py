@@ -243,7 +243,7 @@ def commit(git: CheckoutGit, request: "Request") -> "Answer":
 
 
 def state(git: CheckoutGit, request: "Request") -> "Answer":
-    """Return a commit of the files, the agent's HEAD and its other commits, without changing anything."""
+    """Return a commit of the files, the agent's HEAD and its other commits, without changing branch or index."""
     agent_tips: dict[str, str] = git.read_tips(git.agent_git) if request["agent_can_write_git"] else {}
     head: str = agent_tips.get("HEAD") or request["tip"]
     git.read_index(head)
@@ -343,7 +343,7 @@ def _converted_files(git: CheckoutGit) -> list[bytes]:
     """Return the tracked files whose bytes differ from a fresh checkout of the index.
 
     If there is a `.gitattributes` file, git converts contents, and does not report differences that the conversion
-    removes.
+    removes. Without such a file the list is empty, because git itself reports every difference.
     """
     entries = git.call("ls-files", "-z", "--stage").split(b"\0")
     names = [entry.partition(b"\t")[2] for entry in entries if entry.startswith(b"100")]

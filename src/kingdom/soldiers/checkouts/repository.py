@@ -278,7 +278,7 @@ class Repository:
             shown = without_password(remote)
             words = str(error).replace(remote, shown)
             if error.exit_code is None:
-                raise GitFailed(f"{shown} did not answer in time: {words}") from error
+                raise GitFailed(f"no answer from {shown}: {words}") from error
             raise GitFailed(
                 f"{shown} could not be reached or refused access ({verb}, {REMOTE_TRIES} tries): check the address, and"
                 f" that this host may read and write there; {words}",
@@ -287,7 +287,7 @@ class Repository:
 
 
 def read_small_file(file: Path) -> str | None:
-    """Return the text of a small regular file; None for anything else, such as a link or a pipe."""
+    """Return the text of a regular file, or the beginning of a large one; None for anything else, such as a link."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -309,7 +309,7 @@ def clone_url(clone: Path) -> str:
 
 
 def without_password(url: str) -> str:
-    """Return an address without credentials, for messages."""
+    """Return an HTTP address without user and password, and any other address unchanged."""
     return _CREDENTIALS.sub("", url) if url.startswith(("http://", "https://")) else url
 
 

@@ -61,7 +61,7 @@ class IncludePattern:
 
 
 def read_patterns(checkout: Path) -> list[IncludePattern]:
-    """Return the patterns of a checkout, or an empty list if the file is missing or a symbolic link.
+    """Return the patterns of a checkout, or an empty list if the file is missing, a symbolic link, or not UTF-8.
 
     Raises ProgramFailed if the file is too long.
     """
@@ -125,7 +125,8 @@ def _find_requested(source: Path, patterns: Sequence[IncludePattern]) -> Iterato
                 yield str(path)
         if searched > _SEARCHED_FILES_MAX or found > _COPIED_FILES_MAX:
             raise ProgramFailed(
-                f"{source} has too many files to search: remove files there, or request fewer in {NAME}"
+                f"{source} has more than {_SEARCHED_FILES_MAX} files: remove some, or {NAME} requests more than"
+                f" {_COPIED_FILES_MAX} of them: request fewer"
             )
 
 

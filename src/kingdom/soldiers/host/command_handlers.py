@@ -101,7 +101,7 @@ async def _start_agent(
         await stack.aclose()
         if not isinstance(error, Exception):
             raise
-        # Only here the secrets are known that any error may contain.
+        # Any error may contain secrets of the workplace, which are known only here.
         if earlier and isinstance(error, AgentGone):
             raise AgentGone(workplace.redaction.text(str(error))) from None
         return failure_reply(command_input, error, workplace.redaction)
@@ -190,7 +190,10 @@ async def roll_back(context: HostContext, command_input: CommandInput[commands.R
 
 
 async def release_work_tree(context: HostContext, command_input: CommandInput[commands.ReleaseWorkTree]) -> HostReply:
-    """Remove a checkout. Its uncommitted files are kept under a rescue ref, its commits on its branch."""
+    """Remove a checkout. Its uncommitted files are kept under a rescue ref, its commits on its branch.
+
+    With the last checkout of a run that nothing needs any more, the run's other folders are removed too.
+    """
     command = command_input.command
     for tree in command_input.trees.values():
         await context.checkouts.release(tree, f"{command.workflow_id}/release-{command.attempt}")

@@ -327,7 +327,7 @@ class SoldierHost:
                 return
 
     async def _start_unstarted(self) -> None:
-        """Start accepted commands that never started because the store's answer to the commit was lost."""
+        """Start accepted commands that do not run: the answer to their commit was lost, or the host has restarted."""
         try:
             unstarted = await self._find_unstarted_commands()
             # A command may be about to start, so only commands that were found in the previous call too are started.

@@ -47,7 +47,7 @@ async def send_query(context: HostContext, command_input: CommandInput[commands.
     act = _look_up_result if command.reconcile else _send_prompt
     try:
         return await act(context, command_input, session)
-    except Exception as error:  # noqa: BLE001 - only here the secrets are known that any error may contain
+    except Exception as error:  # noqa: BLE001 - any error may contain secrets that only the launch knows
         return failure_reply(command_input, error, session.launch.redaction)
 
 

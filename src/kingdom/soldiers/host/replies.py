@@ -118,7 +118,7 @@ def failure_reply(command_input: CommandInput[Any], error: Exception, redaction:
     command = command_input.command
     if not isinstance(error, KingdomError | OSError):
         _log.error("command failed", command=type(command).__name__, workflow=command.workflow_id, exc_info=error)
-    # The end of a running agent is reported once for all its commands, but a failed start is not.
+    # The end of a running agent is reported once for all its commands, but a failed start only by this reply.
     is_reported = isinstance(error, AgentGone) and not isinstance(command, commands.StartAgent)
     given_answers = () if is_reported else failure_answers(command, error, redaction=redaction)
     return HostReply(workflow_id=command.workflow_id, answers=given_answers, closes=(command_input.accepted,))

@@ -31,7 +31,8 @@ _LOCAL_BYTES_MAX = 64 << 20
 class TreeDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The changes in a checkout since a commit, in git's diff format.
 
-    `until` is the commit of a checkpoint, or empty for the files as they are now. `note` says what is not in the diff.
+    `until` is the commit of a checkpoint, or empty for the files as they are now. `note` names this checkpoint, and
+    says if the diff is cut.
     """
 
     work_tree_id: str

@@ -1,4 +1,4 @@
-"""Start a program that the kernel kills when its parent dies; only a pid namespace of its own would do that too.
+"""Start a program that the kernel kills when its parent dies, although it has no pid namespace of its own.
 
 Run as a file: `python -I -S die_with_parent.py PARENT LOCALE ARGV…`. An empty LOCALE means that the environment has no
 LC_CTYPE: Python sets one at its start, and the program must not see it.

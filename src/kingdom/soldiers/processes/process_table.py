@@ -32,7 +32,7 @@ def process_state(pid: int) -> bytes:
 
 
 def process_identity(pid: int) -> str:
-    """Return a text that differs for every process of this machine, or an empty text if the process has ended."""
+    """Return a text that no other process with the same pid has, or an empty text if the process has ended."""
     if process_state(pid) in _ENDED:
         return ""
     # The start of the process in clock ticks since the machine was booted. After a reboot, ticks can repeat.

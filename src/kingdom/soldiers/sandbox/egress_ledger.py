@@ -98,7 +98,7 @@ class EgressLedger:
         sent: int = 0,
         received: int = 0,
     ) -> None:
-        """Write a line to the log of the run; a refusal also goes to the log of the role."""
+        """Write a line to the log of the run unless it is full; the first refusals also go to the log of the role."""
         host, reason = host[:_FIELD_LENGTH_MAX], reason[:_FIELD_LENGTH_MAX]
         if outcome == "refused":
             self._refusals += 1

@@ -252,7 +252,8 @@ async def _relay_error(answer: aiohttp.ClientResponse, upstream: Upstream) -> we
     if answer.status == _UNAUTHORIZED:
         return _error(
             _UNAUTHORIZED,
-            "the vendor does not accept the key that Kingdom uses: check soldiers.model.key in kingdom.yaml",
+            "the vendor does not accept the key that Kingdom uses: check soldiers.model.key in kingdom.yaml, or, if it"
+            " is not set there, the environment variable with the key",
             "authentication_error",
         )
     try:

@@ -16,7 +16,7 @@ _FAILED, _NEEDS_HUMAN = "failed", "needs_human"
 
 
 def read_result(space: Path) -> dict[str, Any] | None:
-    """Return the agent's result; None if it is missing, not a JSON object, or too large."""
+    """Return the agent's result; None if it is missing, not a JSON object, too large, or unfit for a store."""
     result = read_document(AgentFile(space, RESULT_FILE))
     # A store cannot keep NUL characters, and it reserves `STORE_KEY` for itself.
     unfit = result is not None and (STORE_KEY in result or _NUL in msgspec.json.encode(result))

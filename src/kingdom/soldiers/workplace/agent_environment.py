@@ -87,7 +87,7 @@ class Workplace:
 
     @property
     def redaction(self) -> Redaction:
-        """Return a Redaction for the secrets of the realm and those in files that were copied into the checkouts."""
+        """Return the Redaction of the environment, extended by the secrets in files that the checkouts get."""
         checkout_setup, folder = self.agent_environment.checkout_setup, self._setup_folder
         given = [copied_secrets(tree, checkout_setup, folder=folder) for tree in self.checkouts]
         return self.agent_environment.redaction.with_secrets({secret for secrets in given for secret in secrets})

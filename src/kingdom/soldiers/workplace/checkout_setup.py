@@ -99,7 +99,7 @@ def _env_files(source: Path, checkout: Path) -> set[str]:
     patterns = read_patterns(checkout)
     names = [PurePosixPath(path.relative_to(source)) for path in source.rglob(".env*")] if patterns else []
     last_matches = {name: next((each for each in reversed(patterns) if each.matches(name)), None) for name in names}
-    # Names that are not printable are never copied, because git prints them in quotes.
+    # Names that are not printable are left out, because the record has one name per line.
     return {str(name) for name, last in last_matches.items() if last and last.included and str(name).isprintable()}
 
 
@@ -123,7 +123,7 @@ async def _run_setup_script(
     command = checkout_setup.setup.get(tree.git_id)
     if command is None and not AgentFile(tree.path, _SCRIPT.parts[0]).exists():
         return
-    # The shell tests whether the script exists, because a symbolic link cannot lead out of the sandbox.
+    # The shell in the sandbox tests whether the script exists, because no symbolic link leads out of there.
     argv = ["/bin/sh", "-c", command or f"test ! -f {_SCRIPT} || exec /bin/sh {_SCRIPT}"]
     program = await start_program(argv, cwd=tree.path, environment=environment, errors=None, sandbox=sandbox)
     program.close_input()

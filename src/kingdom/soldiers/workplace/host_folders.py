@@ -14,7 +14,7 @@ _PEOPLE = "people"
 class HostFolders:
     """The paths below the directory of one host.
 
-    repositories/{git}.git                 a bare clone per repository
+    repositories/{git}-{digest}.git        a bare clone per repository and address
     runs/{workflow}/trees/{tree}           the checkouts of a run
     workspace/{general}/{work space}       where an agent runs: links to checkouts and reports, and its instructions
     runs/{workflow}/reports/               every version of every report

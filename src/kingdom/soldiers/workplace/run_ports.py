@@ -1,4 +1,4 @@
-"""The ports of runs: every run of a host has ten, which no other run gets while any others are free."""
+"""The ports of runs: every run of a host has ten of its own, and loses them only when no others are free."""
 
 from pathlib import Path
 

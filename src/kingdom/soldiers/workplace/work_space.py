@@ -78,7 +78,7 @@ def lay_out_work_space(
 
 
 def remove_work_space(space: Path) -> None:
-    """Remove the folder of a Work that a rollback undoes, without following its links."""
+    """Remove a WorkSpace if possible, without following its links."""
     with suppress(OSError):
         remove_tree(space)
 

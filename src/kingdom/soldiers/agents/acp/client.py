@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class AcpAgentClient(AgentClient):
-    """Runs the agent of a profile, which npm has installed into `directory` or which is on the PATH of agents.
+    """Runs the agent of a profile. Its program was installed into `directory` by npm, or is on the PATH of agents.
 
     `prices` are keyed by model name and override those of the profile. `contained` is whether an agent without a
     sandbox runs in its own pid namespace; by default it does if bubblewrap is installed.

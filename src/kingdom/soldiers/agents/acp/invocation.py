@@ -68,7 +68,7 @@ def prepare_acp_invocation(
 
 
 def move_session_files_aside(profile: AcpProfile, invocation: AcpInvocation, session: str) -> None:
-    """Rename the files of a session so that loading it does not overwrite them."""
+    """Keep the longest file of a session under a name that loading does not overwrite, and remove its other files."""
     if not profile.conflicting_files:
         return
     pattern = Template(profile.conflicting_files).substitute(session=session[:_SESSION_PREFIX])

@@ -54,7 +54,7 @@ class AcpProfile:
     tool_name_in_call_id: bool = False
     # A text in error messages that means that the agent has ended, although its adapter still runs.
     gone_error: str = ""
-    # The path to a value in session updates. The last element is the value that means that the turn failed.
+    # A path in the metadata of session updates. Its last element is the value there that means that the turn failed.
     failure_marker: tuple[str, ...] = ()
 
     def price(self, model: str, overrides: Mapping[str, Price]) -> Price:

@@ -13,7 +13,7 @@ AcpServer = HttpMcpServer | SseMcpServer | McpServerStdio
 
 
 def mcp_servers(launch: Launch, tools_url: str) -> list[AcpServer]:
-    """Return the MCP servers of a launch and the server of the tools at `tools_url`, which has a reserved name."""
+    """Return the MCP servers of a launch, and under its reserved name the server of the tools at `tools_url`."""
     servers = [_server_config(server) for server in launch.mcp_servers if server.name != SERVER_NAME]
     return [*servers, *_tool_server(tools_url)]
 

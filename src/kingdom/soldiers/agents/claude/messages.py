@@ -58,7 +58,7 @@ def outputs_in(blocks: Iterable[ContentBlock], redaction: Redaction) -> Iterator
 def conclude_turn(turn: ClaudeTurn, result: ResultMessage, question: AgentQuestion | None) -> TurnEnd:
     """Return how a turn ended, according to the result message and the question that the agent asked, if any.
 
-    The text of the agent never decides this.
+    The text of the result only decides whether a failed turn has met a usage limit.
     """
     text, cost = result.result or "", turn.cost_usd
     failed = result.is_error or result.subtype != "success" or result.terminal_reason == _STOPPED

@@ -32,8 +32,8 @@ class ScriptedHistory:
     """The state of the latest session in a transcript.
 
     `sessions` counts all sessions of the transcript, and `prompts` all prompts of the session, also those that another
-    soldier got. `_report` is the text of the latest `report` step, and
-    `_report_task` is the id of the task whose prompt was answered with this text.
+    soldier got. `_report` is the text of the latest `report` step, and `_report_task` is the id of the task whose
+    prompt was answered with this text.
     """
 
     session: str | None = None

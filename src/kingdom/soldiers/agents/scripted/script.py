@@ -7,7 +7,7 @@
     {"answer": "You said {reply}."}
     ```
 
-Texts may contain `{reply}`, the latest reply of a person.
+Texts may contain `{reply}`, the latest reply of a person, and `{prompts}`, how many prompts the session has got.
 """
 
 import re
