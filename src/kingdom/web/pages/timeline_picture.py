@@ -90,7 +90,7 @@ class Lane:
 
 
 def picture(timeline: Timeline, now: datetime) -> Markup:
-    """Return the picture. A bar that has not ended extends to now."""
+    """Return the picture. A bar that has not ended extends to the end of its assignment, or else to now."""
     if timeline.begun_at is None:
         return Markup("")
     lanes = list(_lanes(timeline, now))
