@@ -94,7 +94,7 @@ def credential_kind_of(secret: str) -> CredentialKind | None:
 async def issue(
     transaction: Transaction, kind: CredentialKind, grant: Grant, *, by: str, now: datetime
 ) -> tuple[str, Credential]:
-    """Store a new credential, and return its secret with it. A token must have a name that no other token has."""
+    """Store a new credential, and return its secret with it. Two active tokens cannot have the same name."""
     if kind is TOKEN and await find_by_name(transaction, TOKEN, grant.name):
         raise Permanent(f"there is a token {grant.name!r} already: revoke it first, or choose another name")
     secret = kind.prefix + secrets.token_urlsafe(_SECRET_BYTES)

@@ -16,7 +16,7 @@ from kingdom.court.status import summarize_money
 from kingdom.realm import Realm
 from kingdom.views.costs import Costs, DayCost, GeneralCost, MonthCosts, NamedCost
 
-# A forecast is the average of at most this many complete days before today.
+# A forecast is based on the average of at most this many complete days before today.
 _FORECAST_DAYS = 28
 _NAMES_MAX = 50
 

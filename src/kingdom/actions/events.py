@@ -26,7 +26,7 @@ def event_defaults(source: str) -> dict[str, Any]:
 
 
 def source_of(event_id: str, default: str) -> str:
-    """Return the SOURCE of an id such as evt-SOURCE-123."""
+    """Return the SOURCE of an id such as evt-SOURCE-123, or `default` for any other id."""
     parts = event_id.split("-")
     return parts[1] if event_id.startswith("evt-") and parts[1] else default
 

@@ -96,7 +96,7 @@ async def newest_days(
 ) -> list[Record]:
     """Return the newest assignments or petitions by id, at least `limit` if there are that many.
 
-    Ids of one day are not in the order of time, so the last day is returned completely.
+    Ids of one day may not be in the order of time, so all records of the oldest day that is read are returned.
     """
     found: list[Record] = []
     days = _days_backwards(transaction, kind, state, None, "", lambda record_id: record_id[:_DAY_LENGTH])

@@ -82,7 +82,7 @@ async def to_open_question(
 
 
 def digest_of(ask: HumanQuestion) -> str:
-    """Return the digest of everything that a person sees; the text of a question contains the petition to approve."""
+    """Return the digest of a question and its choices; the text of a question contains the petition to approve."""
     seen = (ask.id, ask.asked_at.isoformat(), ask.text, *ask.choices)
     return hashlib.sha256(msgspec.json.encode(seen)).hexdigest()
 

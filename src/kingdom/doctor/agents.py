@@ -14,7 +14,7 @@ REMEDY = "fix what the message says, or choose another agent as soldiers.agent"
 
 
 async def check_agent(context: CheckContext) -> CheckResult:
-    """Make the checks that the soldier host makes before it starts, and run the agent's program with --version."""
+    """Check what the soldier host checks before it starts, and run the program of a known agent with --version."""
     settings = context.realm.soldiers
     if context.file_error and settings == SoldierSettings():
         return skipped("the settings cannot be read, so the agent is unknown")

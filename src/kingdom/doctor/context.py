@@ -29,7 +29,7 @@ class CheckContext:
     realm: Realm = field(default_factory=Realm)
     file_error: str = ""
     environment_error: str = ""
-    # True if KINGDOM_DATABASE_URL is another store than `database_url` in the file; the variable takes precedence.
+    # True if KINGDOM_DATABASE_URL names another store than `database_url` in the file; the variable takes precedence.
     is_overridden: bool = False
     clock: Callable[[], datetime] = utc_now
     _results: dict[str, "asyncio.Future[Any]"] = field(default_factory=dict)

@@ -1,4 +1,5 @@
--- Read all facts for the database checks in one statement. reset_val is the value that a new session gets.
+-- Read the facts for the database checks, except the time of lost transactions, in one statement.
+-- reset_val is the value that a new session gets.
 SELECT
     current_setting('server_version_num')::int AS version,
     current_setting('server_version') AS version_text,

@@ -106,7 +106,7 @@ async def check_inotify(_: CheckContext) -> CheckResult:
     instances, watches = (_inotify_limit(f"max_user_{name}") for name in ("instances", "watches"))
     limits = f"{instances} instances and {watches} watches per user"
     if number:
-        found = f"no process can watch files: {os.strerror(number)} ({limits})"
+        found = f"no more processes can watch files: {os.strerror(number)} ({limits})"
         return fail(found, "sudo sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=524288")
     if instances < _INSTANCES_LEAST or watches < _WATCHES_LEAST:
         return warn(

@@ -38,7 +38,7 @@ async def check_settings_file(context: CheckContext) -> CheckResult:
 
 
 async def check_secrets(context: CheckContext) -> CheckResult:
-    """Check for secrets that other users can read: in the settings file itself, or in files with a lax mode."""
+    """Check for secrets in the settings file itself, and for secret files that other users can read."""
     if context.settings.file is None or context.file_error:
         return skipped("there are no settings to read")
     source = context.settings.file

@@ -26,7 +26,7 @@ _BOX = """
 
 
 class ConfirmDialog(ModalScreen[bool]):
-    """Asks whether to do something; every key except `y` means no."""
+    """Asks whether to do something. `y` means yes; `n`, `q`, escape and enter mean no."""
 
     DEFAULT_CSS = _BOX.format(name="ConfirmDialog")
     BINDINGS: ClassVar[list[BindingType]] = [

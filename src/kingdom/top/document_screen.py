@@ -23,7 +23,7 @@ _LINES_MAX = 5000
 
 
 class DocumentScreen(Screen[None]):
-    """Shows a document under a title, and reads it again every `every` seconds, or never for None.
+    """Shows a document under a title. It is read again every `every` seconds, or for None only when the user asks.
 
     With `grows`, `read` returns only new lines, which are appended.
     """

@@ -158,7 +158,7 @@ def build_headline(status: CourtStatus) -> list[Cell]:
 
 
 def build_summary(snapshot: TopSnapshot) -> list[Cell]:
-    """Return today's cost, the slots, the number of questions, and the depths of the queues."""
+    """Return today's cost, the slots, and the numbers of questions, undecided and waiting events, and assignments."""
     status = snapshot.status
     money, slots = status.money, status.slots[:1]
     asks = len(snapshot.asks) + len(snapshot.asking_runs)
@@ -355,5 +355,5 @@ def _age(until: datetime, since: datetime) -> str:
 
 
 def format_count(rows: Sequence[PaneRow], *, is_truncated: bool = False) -> str:
-    """Return the number of rows, with a plus sign if there are more."""
+    """Return the number of rows, with a plus sign if there may be more."""
     return f"{len(rows)}+" if is_truncated or len(rows) >= COUNT_MAX else str(len(rows))

@@ -20,10 +20,11 @@ from kingdom.workflow.model.status import WORKFLOW, WorkflowStatus
 from kingdom.workflow.model.steps.operations import Continue, ResumeFrom
 from kingdom.workflow.records import DELETED, WORKFLOWS, run_transaction
 
-# Failed runs stay until a person acts, so only those created within this time are shown, and at most _FAILED_MAX.
+# Failed runs stay until a person acts, so only those created within this time are shown: at most _FAILED_MAX runs of
+# Generals, and as many others.
 _FAILED_SHOWN = timedelta(days=3)
 _FAILED_MAX = 200
-# This many runs that ended while the screen was open are still shown.
+# At most this many runs that ended while the screen was open are still shown.
 _ENDED_MAX = 50
 _LETTERS_MAX = 20
 _LIVE = tuple(status for status in WorkflowStatus if status not in {*WORKFLOW.final, WorkflowStatus.FAILED})

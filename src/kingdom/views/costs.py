@@ -45,9 +45,9 @@ class MonthCosts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """The costs of the court: today with the limit, this month, and each day from `since` on.
+    """The costs of the court: today with the limit, this month, and each day with costs from `since` on.
 
-    `generals`, `repositories` and `models` each split the sum of `days`, the highest cost first.
+    `generals`, `repositories` and `models` each split the sum of `days`, the highest cost first, at most 50 of each.
     """
 
     today: MoneySummary

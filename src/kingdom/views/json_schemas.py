@@ -11,7 +11,10 @@ from kingdom.views.log_lines import LogLine
 
 
 def output_schemas(documents: Sequence[Any], references: str) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
-    """Return the schema of each document type, and the schemas in their `$ref`s, which are `references` and a name."""
+    """Return the schema of each document type, and by name the schemas that they refer to.
+
+    Each `$ref` is `references` followed by such a name.
+    """
     kinds = _kinds(documents)
     every, shapes = msgspec.json.schema_components([*documents, *kinds], ref_template=f"{references}{{name}}")
     for kind, schema in zip(kinds, every[len(documents) :], strict=True):

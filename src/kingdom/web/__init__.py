@@ -1,1 +1,1 @@
-"""The web server: the HTTP API and the pages. Each of their actions is also a command, with the same words."""
+"""The web server: the HTTP API and the pages. Their actions have the nouns and verbs of the command line."""

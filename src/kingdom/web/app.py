@@ -119,7 +119,7 @@ def _refuse_unstorable_head(request: web.Request) -> None:
             raise MalformedRequest(f"the header {name!a} is not text in UTF-8: correct it") from None
     parts = (*request.match_info.values(), *request.query.values(), *request.query)
     if any(len(part) > _PATH_PART_MAX for part in request.match_info.values()):
-        raise MalformedRequest(f"a part of the path is longer than {_PATH_PART_MAX} characters: use a whole id")
+        raise MalformedRequest(f"a part of the path is longer than {_PATH_PART_MAX} characters: check the id")
     if len(request.headers.get("Idempotency-Key", "")) > _KEY_MAX:
         raise MalformedRequest(f"the Idempotency-Key is longer than {_KEY_MAX} characters: use a UUID")
     refuse_unstorable("the address", {"parts": list(parts)})

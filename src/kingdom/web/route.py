@@ -137,7 +137,7 @@ class ApiRoute:
 
     @property
     def summary(self) -> str:
-        """Return what the route does, in one sentence."""
+        """Return what the route does: the first paragraph of the docstring of its function."""
         return " ".join((self.run.__doc__ or "").split("\n\n")[0].split())
 
 

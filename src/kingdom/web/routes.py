@@ -130,7 +130,7 @@ CHANGE_ROUTES: tuple[ApiRoute, ...] = (
     _post(f"{API}/bus/streams/{{name}}/pause", _ACT, bus.post_stream_pause, PauseResult, bus.PauseStream),
     _post(f"{API}/bus/streams/{{name}}/resume", _ACT, bus.post_stream_resume, ResumeResult),
     _post(f"{API}/bus/redrive", _ACT, bus.post_redrive, RedriveResult, bus.RedriveLetters),
-    # With another payload, `act` could answer a question or change a petition that was approved.
+    # By changing a payload, a visitor with only the right `act` could answer a question or change an approved petition.
     _post(
         f"{API}/bus/dead-letters/{{id}}/patch", _ADMINISTER, bus.post_dead_letter_patch, DeadLetterKey, bus.PatchLetter
     ),

@@ -86,7 +86,7 @@ class WebServer:
         return f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
 
     async def _announce(self, *, is_running: bool) -> None:
-        """Store the address, and whether the server runs, for `kingdom web open`. An error is only logged."""
+        """Store the address and whether the server runs for `kingdom web open` and `invite`. Errors are only logged."""
         try:
             await run_transaction(self._context.bus, partial(save_server, url=self.url, is_running=is_running))
         except (KingdomError, OSError) as error:

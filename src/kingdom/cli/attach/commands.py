@@ -48,10 +48,10 @@ async def attach(
     shell: Annotated[bool, typer.Option("--shell", help="Open a shell in the checkout.")] = False,
     files: Annotated[bool, typer.Option("--files", help="Only show the changing files, in this terminal.")] = False,
 ) -> int | None:
-    """Watch a run: what its agent says and does, and the files that it changes; its host must be this machine.
+    """Watch a run: what its agent says and does, and the files that it changes.
 
-    The view is read-only unless you add --shell. Ctrl-b d leaves it, and the run continues. Without tmux or a terminal
-    this command is `kingdom logs -f`.
+    The view is read-only unless you add --shell. Ctrl-b d leaves it, and the run continues. Without tmux or a terminal,
+    or if the host of the run is another machine, this command is `kingdom logs -f`.
 
     Example: kingdom attach last
 

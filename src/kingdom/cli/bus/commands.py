@@ -214,7 +214,7 @@ async def retain(
 ) -> None:
     """Create the partitions of the next days and remove expired data; workers do this by themselves.
 
-    A value without an option is that of the application, otherwise that of `chamberlain.retention` in kingdom.yaml.
+    Without an option, a value comes from the application, otherwise from `chamberlain.retention` in kingdom.yaml.
     Without both, finished events and copies are kept for 7 days, and the log for 90 days. How long records are kept
     depends on their kind, which --app declares.
 

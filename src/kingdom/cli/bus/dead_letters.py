@@ -46,7 +46,7 @@ _Code = Annotated[str | None, typer.Option("--code", help="Only dead letters wit
 _Events = Annotated[list[UUID], typer.Argument(metavar="EVENT...", help="Ids of events.")]
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 _StopAfter = Annotated[int, typer.Option(min=0, help="Stop after this many events died again; 0 never stops.")]
-# A group of dead letters has the same stream, type and error code.
+# The stream, type and error code that all dead letters of a group have.
 _Group = tuple[str, str, str | None]
 _LISTED = ("event_id", "stream", "type", "partition_key", "attempt", "error_code", "error_message", "died_at")
 
@@ -209,7 +209,7 @@ async def redrive(  # noqa: PLR0913 - one parameter per option
             if everything:
                 call.output.confirm(f"Redrive {result.matching} dead letter(s)?", yes=yes)
             plan = RedrivePlan(per_second=rate, stop_after_failures=stop_after or None)
-            # Only dead letters that were counted before the confirmation are redriven.
+            # No dead letter after the last one that was counted before the confirmation is redriven.
             result = await _redrive_slowly(call, operations, letters(last), plan, result.matching)
     _report(call, result, groups)
     return exit_code.FAILED if result.stopped else None

@@ -28,7 +28,7 @@ async def export(
     call: CommandCall,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file; compressed if its name ends with .gz.")],
 ) -> int | None:
-    """Export the whole store to one file: events, records, dedup keys, pauses and the log.
+    """Export the store to one file: events, records, dedup keys, pauses and the log, but not transcripts and diffs.
 
     First stop everything that uses the store: later writes are not in the file, and then the exit code is 1. The store
     is not changed, except that expired leases are released first.

@@ -30,7 +30,7 @@ class StreamClient:
     """Reads a stream. When the connection is lost, it connects again and resumes at the last position.
 
     `position` is the id of the last complete message; at first, it is the position to begin at. `on_failure` gets the
-    reason when the server cannot be reached, once until the next message.
+    reason when the server cannot be reached, but not again before the next message.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class StreamClient:
         self._wait_seconds = 1.0
 
     async def messages(self) -> AsyncIterator[StreamMessage]:
-        """Yield every message, for ever. Raises only errors that a new attempt cannot repair."""
+        """Yield every message, forever. Raise only errors that a new attempt cannot repair."""
         silence = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS)
         failures = 0
         async with aiohttp.ClientSession(timeout=silence, read_bufsize=_LINE_BYTES) as session:

@@ -30,7 +30,9 @@ async def tail(
     start: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="start|now|CURSOR", help="Where to begin; by default `now` with -f, otherwise `start`."
+            "--from",
+            metavar="start|now|CURSOR",
+            help="Where to begin; by default `now` with -f or --url, otherwise `start`.",
         ),
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Stop after this many entries.")] = None,

@@ -130,7 +130,7 @@ async def _records(bus: Bus, kind: RecordKind, typed: str, newest: str) -> Async
 
 
 async def _newest_records(transaction: Transaction, kind: RecordKind, state: str, typed: str) -> list[Record]:
-    """Return the records with the last ids of a prefix. The last ids are the newest."""
+    """Return the records with the last ids of a prefix. Among ids of the same form, the last ones are the newest."""
     after = typed + _LAST_CHARACTER
     query = RecordQuery(kind=kind.name, state=state, after=after, limit=_PAGE_SIZE, descending=True)
     found = [each for each in await transaction.find(query) if each.id.startswith(typed) and each.id != typed]

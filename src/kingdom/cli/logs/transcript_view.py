@@ -17,7 +17,7 @@ _LINE_WIDTH = 2000
 
 
 class TranscriptView:
-    """Formats entries. It remembers the last entry of each type, so that nothing is shown twice."""
+    """Formats entries. It remembers the last text of each type, to leave out repeated notes and repeated answers."""
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}

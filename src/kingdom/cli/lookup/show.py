@@ -92,7 +92,7 @@ async def _record_command(transaction: Transaction, thing: str) -> tuple[Any, ..
     for records in (EVENTS, ASSIGNMENTS):
         if thing.startswith(ID_PREFIXES[records.name]):
             record_id = await resolve_id(transaction, records, thing)
-            # A run has the id of its assignment, and may still exist when the assignment has been removed.
+            # The id of a run contains that of its assignment, and the run may exist after the assignment was removed.
             if records is EVENTS or record_id != thing:
                 return _show_function(_NOUNS[records.name]), record_id
     return None

@@ -139,7 +139,9 @@ _WORDS: Words = {
     },
     "SlackSettings": {
         "bot_token": "The token of the bot, `xoxb-…`, which sends messages.",
-        "app_token": "The token of the app, `xapp-…`, which receives answers. Default: use the command line to answer.",
+        "app_token": (
+            "The token of the app, `xapp-…`, which receives answers. Default: answer on the web or the command line."
+        ),
         "base_url": "The address of the API.",
         "settles_after_seconds": "A message that Slack still does not show after this time counts as not delivered.",
         "call_seconds": "The time limit of a call.",

@@ -117,7 +117,7 @@ async def list_sessions(call: ApiCall) -> Page[Credential]:
 
 
 async def post_token(call: ApiCall) -> IssuedSecret:
-    """Create a token for a program. Two tokens cannot have the same name."""
+    """Create a token for a program. Two active tokens cannot have the same name."""
     given: NewToken = call.body
     lasts = timedelta(hours=given.expires_hours) if given.expires_hours else None
     return await _issue(call, TOKEN, Grant(name=given.name, may=given.may, generals=given.generals, lasts=lasts))

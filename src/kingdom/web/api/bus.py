@@ -238,7 +238,7 @@ async def post_redrive(call: ApiCall) -> Any:
             died_again, stopped = step.died_again, step.letter is None
             if step.letter:
                 events.append(key_of(step.letter))
-        # An accepted letter that is not in `dead` was redriven by an interrupted attempt of this act.
+        # An accepted letter that is not in `dead` counts as redriven by an interrupted attempt of this act.
         earlier = len(accepted) - len(dead)
         return RedriveResult(
             matching=len(accepted),

@@ -88,7 +88,7 @@ async def show_status(call: ApiCall) -> CourtStatus:
 
 
 async def show_health(call: ApiCall) -> HealthSummary:
-    """Show the health of the machine that the court runs on, and how this health limits new work."""
+    """Show the health of the machines, and how it limits new work."""
     return (await show_status(call)).health
 
 

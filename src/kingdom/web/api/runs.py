@@ -124,7 +124,7 @@ async def post_run_modify(call: ApiCall) -> Any:
 
 
 async def _refuse_if_people_answer(transaction: Transaction, workflow: Workflow, given: ResumeRun) -> None:
-    """Refuse to resume a run whose General asks people. Only they may answer or approve, with the right to answer.
+    """Refuse to resume a run whose General asks people. Only a person with the right to answer may answer or approve.
 
     The General may not have asked yet, so a question that is stored is not the only sign.
     """

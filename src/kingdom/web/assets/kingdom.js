@@ -1,4 +1,4 @@
-// The script of every page: live updates, acts and keys. Pages come from the server; this file only keeps them current.
+// The script of every page in the frame: live updates, acts and keys. The server renders the pages.
 "use strict";
 
 const body = document.body;

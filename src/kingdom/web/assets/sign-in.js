@@ -1,4 +1,4 @@
-// The secret is in the fragment, so that servers, logs and link previews never see it.
+// The secret is in the fragment, which browsers do not send, so access logs and link previews never contain it.
 const say = (text) => { document.getElementById("state").textContent = text; };
 const secret = location.hash.slice(1);
 history.replaceState(null, "", location.pathname);

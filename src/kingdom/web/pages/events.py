@@ -132,7 +132,7 @@ async def show_assignment(call: ApiCall) -> web.Response:
 
 @asynccontextmanager
 async def _open_list(call: ApiCall, kind: RecordKind) -> AsyncIterator[tuple[PageFrame, RecordPage]]:
-    """Begin a page of events or assignments, and read its records, the newest first."""
+    """Begin a page of events or assignments, and read its records, the last ids first."""
     query: EventsQuery | AssignmentsQuery = call.query
     state, after, limit = query.status, query.after, query.limit
     first = records_query(kind, state=state, after=after, limit=limit, descending=True)

@@ -69,8 +69,9 @@ async def open_page(
 ) -> AsyncIterator[PageFrame]:
     """Begin a page: read the cursor, open a transaction, and run the queries of the page with those of the frame.
 
-    `here` is the address in the navigation that the page belongs to. A page that needs the operations reads the cursor
-    and then from them, before it begins: within the transaction, each request would hold two connections of the pool.
+    `here` is the address in the navigation that the page belongs to. A page that needs the operations of the bus
+    reads the cursor, and then what it needs from them, before it calls this function. Otherwise each request would hold
+    two connections of the pool.
     """
     cursor = cursor or await call.context.operations.log_end()
     async with call.context.bus.transaction() as transaction:

@@ -101,7 +101,10 @@ async def show_followups(call: ApiCall) -> web.Response:
 
 
 def resume_points(workflow: Workflow, petitions: Sequence[Petition]) -> list[ResumePoint]:
-    """Return the ways to resume a run, the one that loses least first. A General's run that asks people has none."""
+    """Return the ways to resume a run. A General's run that asks people has none.
+
+    The default of a failed run comes first, then the ways in the order of what they lose, the least first.
+    """
     if "resume" not in next_commands(workflow) or (workflow.general and workflow.waits_for_people):
         return []
     points: list[ResumePoint] = []

@@ -16,7 +16,8 @@ _WIDTH, _LEFT, _RIGHT = 1000.0, 190.0, 20.0
 _TOP, _LANE, _BAR = 34.0, 30.0, 14.0
 _TICKS = 6
 _LABEL_LENGTH_MAX = 26
-# The largest share of the width for one pause, so that a night of waiting leaves room for minutes of work.
+# The largest share of the width for one pause, so that a night of waiting leaves room for minutes of work. With few
+# gaps, a pause can take a larger share.
 _PAUSE_SHARE = 0.15
 # After this many iterations, the longest pause hardly changes.
 _ROUNDS = 60
@@ -89,7 +90,7 @@ class Lane:
 
 
 def picture(timeline: Timeline, now: datetime) -> Markup:
-    """Return the picture. A bar that has not ended extends to now."""
+    """Return the picture. A bar that has not ended extends to the end of its assignment, or else to now."""
     if timeline.begun_at is None:
         return Markup("")
     lanes = list(_lanes(timeline, now))

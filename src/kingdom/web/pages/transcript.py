@@ -93,7 +93,7 @@ _FORMATS: Mapping[str, Callable[[TranscriptEntry], tuple[str, str, str]]] = {
 
 
 def show_lines(lines: Iterable[TranscriptLine], after: int) -> Iterator[ShownLine]:
-    """Yield the lines that matter to a person. The anchor of a line stays the same when the transcript grows."""
+    """Yield the lines that matter to a person. When the transcript grows, anchors from offsets stay the same."""
     last = ""
     for number, line in enumerate(lines):
         entry = normalize_entry(line.entry)

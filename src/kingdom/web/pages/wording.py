@@ -63,7 +63,7 @@ def indented(document: object) -> str:
 
 
 def visible(value: object) -> object:
-    """Make control and bidirectional characters of any text visible, so that a text looks as it is."""
+    """Make control and bidirectional characters of a text visible, so that they cannot hide or reorder parts of it."""
     # A page calls this for each of its values, so the usual cases come first.
     if not isinstance(value, str) or value.isprintable() or isinstance(value, Markup):
         return value
