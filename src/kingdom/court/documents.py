@@ -153,7 +153,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_at: datetime
     status: AssignmentStatus
     repo: str | None = None
-    # The subject of the event, which `supersedes` of its subscription defines.
+    # The subject of the event, which `supersedes` of its subscription defines. For a round, the id of its followup.
     subject: str = ""
     root: str = ""
     # The id of the event, if `event_id` is the schedule that created the event.
@@ -170,7 +170,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def root_id(self) -> str:
-        """Return the id of the assignment that owns the thread, quota, question and result."""
+        """Return the id of the assignment that owns the thread, bill, question and result."""
         return self.root or self.id
 
     @property

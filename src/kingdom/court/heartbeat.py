@@ -39,7 +39,7 @@ EVERY = timedelta(seconds=10)
 STUCK_AFTER = timedelta(minutes=10)
 # How long a stopping process waits for a store that is unavailable.
 _LAST_HEARTBEAT_SECONDS = 10.0
-# The record of a process that died is ended after this time.
+# The record of a process that died is ended after this time if its role has a newer heartbeat.
 _FORGOTTEN_AFTER = timedelta(days=1)
 HEARTBEATS = RecordKind(
     name="heartbeat",

@@ -15,7 +15,7 @@ _log = structlog.get_logger("kingdom.court")
 
 
 class LivePackages:
-    """The packages in a directory. A broken package is logged once and disabled until it is fixed.
+    """The packages in a directory. A broken package is logged at each reload, and disabled until it is fixed.
 
     `accepts_strangers` means that events of any GitHub repository arrive.
     """

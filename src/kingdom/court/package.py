@@ -160,7 +160,7 @@ class GeneralPolicy(PackageSection, frozen=True, kw_only=True):
     # A question without an answer gets the default answer after this time, or fails its assignment.
     ask_deadline_hours: Annotated[float, Meta(gt=0)] = 168
     ask_default: str = ""
-    # The people who may answer, by their names in Slack or on the command line. Empty means everyone.
+    # The people who may answer: member ids in Slack, and names on the command line and the web. Empty means everyone.
     ask_people: tuple[str, ...] = ()
     # The people who are trusted: globs of GitHub logins and Slack member ids. Later runs may read the results of
     # their events. A run that a GitHub event of anyone else caused publishes commits only with approval.

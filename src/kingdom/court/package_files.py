@@ -103,7 +103,7 @@ def read_files(package: Package) -> dict[str, str]:
 
 
 def install_package(source: Path, directory: Path, *, replace: bool) -> Package:
-    """Copy a package into a directory of packages atomically. The memory of a replaced package is kept."""
+    """Copy a package into a directory of packages, never visible in part. The memory of a replaced package is kept."""
     package = load_package(source)
     target, backup = directory / package.name, directory / f".{package.name}.replaced"
     try:

@@ -42,7 +42,7 @@ class HumanQuestion(
 ):
     """One question. Its id is that of the root assignment. `assignment_id` is the assignment that asks.
 
-    A question about a `followup` is whether another round of work may begin; its id is that of the last round.
+    A question about a `followup` asks whether another round of work may begin; its id is that of the last round.
     A question about a `petition` has the petition's id, so its answers cannot be confused with others. `people` are
     those who may answer; empty means everyone. `default` is the answer if the time runs out.
     """

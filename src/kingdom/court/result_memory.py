@@ -19,7 +19,7 @@ from kingdom.workflow.past_results import (
 
 # A prompt shows at most this many results for a placeholder.
 SHOWN_MAX = 5
-# The payload field with the person who caused an event, by source; "" means that they do not name the person.
+# The payload field with the person who caused an event, by source; "" means that its events name no person.
 # Events of sources that are not listed can be created only by people who have access to the realm.
 _PERSON_FIELDS = {"github": "actor", "slack": "user", "jira": ""}
 _LABELED = "github.pr.labeled"
@@ -31,7 +31,7 @@ _NAME_LENGTH_MAX = 200
 async def remember_result(
     transaction: Transaction, root: Assignment, result: Mapping[str, Any], policy: GeneralPolicy, at: datetime
 ) -> None:
-    """Store a result for later runs, if a permitted person caused the event of `root`, its first assignment."""
+    """Store the result of a root assignment for later runs, if a permitted person caused its event."""
     if is_by_permitted_person(root, policy):
         await save_past_result(transaction, _to_past_result(root, result, at))
 

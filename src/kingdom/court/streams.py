@@ -79,7 +79,7 @@ class CheckRerunDue(_Notice, frozen=True, kw_only=True):
 
 
 class PetitionSettled(_Notice, frozen=True, kw_only=True):
-    """A petition was performed or failed permanently.
+    """A petition has ended: it was performed or refused, or it failed permanently.
 
     `root` is the id of the assignment that requested it, or of the first assignment if that one continues another.
     """

@@ -79,7 +79,7 @@ async def update_budget(bus: Bus, settings: ChamberlainSettings, zone: ZoneInfo,
         if stored and money and money.period < str(today):
             await save_quota(transaction, money.with_period(str(today)), stored)
         if budget.status is TokenStatus.CRITICAL and before.status is not TokenStatus.CRITICAL:
-            text = f"${budget.cost_usd:.2f} of the daily budget are spent: only high-priority work starts now."
+            text = f"${budget.cost_usd:.2f} of the daily budget is spent: only high-priority work starts now."
             await notify(transaction, text, channel=settings.channel, now=now, zone=zone)
         await save_if_changed(transaction, record, budget)
         return budget

@@ -235,7 +235,7 @@ class Chamberlain:
         await self._log_old_threads(now)
 
     async def _log_old_threads(self, now: datetime) -> None:
-        """Log threads that the Envoy should have removed when their assignment ended."""
+        """Log old threads. Either their assignment still runs, or the Envoy did not remove them when it ended."""
         async with self._bus.transaction() as transaction:
             threads = await load_entries(transaction, MessageThread)
         for assignment_id, thread in threads.items():

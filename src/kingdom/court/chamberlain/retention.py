@@ -82,9 +82,9 @@ def store_retention(settings: RetentionSettings) -> Retention:
 def expired_files(files: Iterable[SideFile], owners: FileOwners, now: datetime) -> list[SideFile]:
     """Return the files whose retention is over.
 
-    A file is kept while its assignment or session has not ended. Its retention starts at the end of its assignment, and
-    for the session of a followed pull request at the end of the followup. If that is unknown, it starts at the last
-    change of the file.
+    A file is kept while its assignment or session has not ended. Its retention starts at the end of its assignment. For
+    the session of a followed pull request, it starts at the end of the followup or at the last change of the file,
+    whichever is later. If the end is unknown, it starts at the last change of the file.
     """
     return [file for file in files if (start := _retention_start(file, owners)) is not None and now - start > file.keep]
 

@@ -44,7 +44,7 @@ class SessionFacts:
 
 @dataclass(frozen=True, slots=True)
 class SessionVerdict:
-    """The sessions to remove from the record, by the reason."""
+    """The sessions to remove from the record, by reason."""
 
     orphaned: tuple[str, ...] = ()
     to_kill: tuple[str, ...] = ()

@@ -49,7 +49,7 @@ class HealthSettings(_ChamberlainSection, frozen=True, kw_only=True):
 
 
 class BudgetSettings(_ChamberlainSection, frozen=True, kw_only=True):
-    """The shares of the daily budget at which less work starts. `king.daily_usd` is the budget."""
+    """The shares of `king.daily_usd` at which the status of the budget changes. By default, the King uses the same."""
 
     warning_percent: _Percent = 70
     critical_percent: _Percent = 90

@@ -76,7 +76,7 @@ class Statistics(msgspec.Struct, kw_only=True):
             sums.durations.setdefault(entry.actor, DurationSums()).add(event.duration_seconds)
 
     def sum_last_hour(self, now: datetime) -> None:
-        """Sum the last sixty minutes, and drop earlier ones. A minute counts from its start."""
+        """Sum the last sixty minutes of the clock, including the current one, and drop earlier ones."""
         first = _minute(now - timedelta(minutes=MINUTES_KEPT - 1))
         self.minutes = {minute: counts for minute, counts in sorted(self.minutes.items()) if minute >= first}
         self.last_hour = {}

@@ -19,7 +19,7 @@ class SlackSettings(_EnvoySection, frozen=True, kw_only=True):
     """How to reach Slack: the bot token sends, the app token receives over Socket Mode."""
 
     bot_token: _Words
-    # Without an app token, people can answer only on the command line.
+    # Without an app token, people cannot answer in Slack, only on the command line and over the web.
     app_token: str = ""
     base_url: _Address = "https://slack.com/api/"
     # A message that Slack does not show after this time was not received.

@@ -73,7 +73,7 @@ def escape_text(text: str) -> str:
 
 
 def plain_text(text: str) -> str:
-    """Return the text of a person's message without the leading mention of the app."""
+    """Return the text of a person's message without the mentions at its beginning."""
     return html.unescape(_MENTION.sub("", text)).strip()
 
 

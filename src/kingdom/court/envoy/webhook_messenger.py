@@ -1,4 +1,7 @@
-"""The messenger for a webhook: posts each message as signed JSON, with the same identifier on every retry."""
+"""The messenger for a webhook: posts each message as signed JSON.
+
+A message that is sent again because it may not have arrived keeps its identifier.
+"""
 
 import hashlib
 import hmac

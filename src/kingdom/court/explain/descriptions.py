@@ -1,4 +1,4 @@
-"""The table that describes log entries for people. Entries that are not in the table are not shown.
+"""The table that describes log entries for people. Other entries are shown only if they came too late.
 
 The table leaves out statuses that follow from another entry, and entries of a General that repeat those of its run.
 """

@@ -59,7 +59,7 @@ def works_of(workflow: Workflow | None, entries: Sequence[LogEntry]) -> tuple[Wo
         asked, work = queries.get(work_id, []), stored.get(work_id)
         started, ended = _first(entries, work_id, {"WorkStarted"}), _last(entries, work_id, _WORK_ENDS)
         if work and work.status not in ("COMPLETED", "FAILED", "CANCELLED"):
-            # The log has an end of the Work, but later the Work was undone or continued.
+            # The log may contain an end of the Work, after which the Work was undone or continued.
             ended = None
         spans.append(
             WorkSpan(

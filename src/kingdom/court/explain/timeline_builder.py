@@ -195,7 +195,7 @@ def _duration_and_cost(strand: Strand | None, entry: LogEntry) -> tuple[float | 
 
 
 def _moments_from_records(strand_data: StrandData, strand: Strand) -> Iterator[Moment]:
-    """Yield moments that have no log entry: calls to outside systems, and prompts that are open or were interrupted."""
+    """Yield moments that no log entry shows: calls to outside systems, and prompts that are open or interrupted."""
     for output in strand.outputs:
         target = strand_data.ledgers[output.id].document.target if output.id in strand_data.ledgers else ""
         for attempt in output.attempts:

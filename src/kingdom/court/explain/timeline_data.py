@@ -108,7 +108,10 @@ async def _find_event_id(transaction: Transaction, about: str) -> tuple[str, str
 
 
 def _routes(event: ExternalEvent | None, entries: Sequence[LoggedEntry], only: str) -> list[tuple[str, Route | None]]:
-    """Return the routes of an event by assignment id, or that of `only`. The log replaces a deleted event."""
+    """Return the routes of an event, or only that of `only`, by their assignment or waiting entry.
+
+    The log replaces a deleted event.
+    """
     routes: dict[str, Route | None] = {
         str(logged.entry.data["task_id"]): None for logged in entries if logged.entry.type == EventDispatched.type
     }

@@ -40,7 +40,7 @@ def result_of(strand: Strand) -> str:
 
 
 def state_of_followup(followup: FollowupSummary) -> str:
-    """Return whether a pull request is followed, what waits or why not, and its rounds, as two sentences."""
+    """Return in two sentences whether a pull request is followed, what waits or why it ended, and its rounds."""
     state = "is not followed any more" if followup.ended_at else "is followed until it is merged"
     limit = f" of {money(followup.budget_usd)}" if followup.budget_usd is not None else ""
     rounds = f"Rounds: {describe_rounds(followup) or 'none'}, for {money(followup.cost_usd)}{limit}."

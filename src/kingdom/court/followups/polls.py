@@ -39,7 +39,7 @@ class PullPollState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 async def put_poll(
     transaction: Transaction, followup: str, known: Record | None, state: PullPollState, due_at: datetime | None
 ) -> None:
-    """Store what a poll has found, and when the next one is due, or None if no other follows."""
+    """Store what a poll has found, and when the next poll is due. `due_at` is None if no other poll follows."""
     await transaction.put(
         Record(
             kind=PULL_POLLS.name,

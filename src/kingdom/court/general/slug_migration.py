@@ -96,7 +96,7 @@ def _with_repo_of_url(git: Git, repository_host: str) -> Git:
 
 
 def _with_repo_of_slug(git: Git, known: _KnownRepos) -> Git:
-    """Return a Git resource with the only repository name that its slug can stand for, or unchanged."""
+    """Return a Git resource with the only trusted repository that its id or URL can stand for, or unchanged."""
     address = git.url.removesuffix("/").removesuffix(".git").lower()
     fitting = {repo for repo in known.repos if git.id == slug(repo) or address.endswith((f"/{repo}", f":{repo}"))}
     if len(certain := fitting & known.trusted) == 1:

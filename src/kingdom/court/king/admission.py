@@ -36,7 +36,7 @@ from kingdom.court.quota import MONEY, QUOTAS, SOLDIERS, WANTED, full_reason, re
 from kingdom.court.records import CURRENT, EVENTS
 from kingdom.workflow.records import each_record
 
-# One call of `admit` examines at most this many entries, so that its transaction stays short. The timers continue.
+# After about this many entries, a call of `admit` stops, so that its transaction stays short. The timers continue.
 EXAMINED_MAX = 20
 _PAGE = 5
 _HEALTH = "health"

@@ -176,5 +176,5 @@ def budget_rule(money: Quota, settings: KingSettings) -> AdmissionRule:
     else:
         level = AdmissionLevel.EVERYTHING
     return AdmissionRule(
-        name="budget", level=level, reason=f"${money.spent:.2f} of the daily ${money.limit:.2f} are spent"
+        name="budget", level=level, reason=f"${money.spent:.2f} of the daily ${money.limit:.2f} is spent"
     )

@@ -69,7 +69,10 @@ async def accept_answer(transaction: Transaction, record: Record, event: Externa
 
 
 async def close_overdue_questions(transaction: Transaction, now: datetime, limit: int) -> int:
-    """Give overdue questions their default answer, or cancel the run that asks. Return the number of questions."""
+    """Give overdue questions their default answer. Expire those without one, and cancel the runs that wait for them.
+
+    Return the number of overdue questions.
+    """
     due = await transaction.find(RecordQuery(kind=QUESTIONS.name, state=QuestionStatus.OPEN, due_by=now, limit=limit))
     over = [
         (record, question) for record in due if (question := msgspec.convert(record.doc, HumanQuestion)).due_at <= now

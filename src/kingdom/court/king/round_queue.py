@@ -57,7 +57,7 @@ EventsByEntry = dict[str, tuple[Record, ExternalEvent]]
 async def take_followup_event(
     transaction: Transaction, record: Record, event: ExternalEvent, now: datetime, context: KingContext
 ) -> bool:
-    """Queue an event for the next round of its pull request. Return False if it starts no round."""
+    """Queue an event for the next round of its pull request, or have its checks run again. Return False otherwise."""
     number, reason = event.payload.get("number"), reason_of(event)
     if not event.repo or not isinstance(number, int) or not (reason or event.type == CHECKS_COMPLETED):
         return False

@@ -88,7 +88,7 @@ async def start_round(
         case AskPerson(reason, fewer_tests):
             for entry_record, _ in waiting.values():
                 await move_entry(transaction, entry_record, ROUND_LINE, f"a person is asked: {reason}")
-            # The person decides about these numbers, so only still fewer tests are another question.
+            # The person decides about these numbers, so another question is asked only if even fewer tests run.
             lowered = msgspec.structs.replace(followup, tests={**followup.tests, **fewer_tests})
             await _ask(transaction, followup_record, lowered, reason, now, context)
     return None

@@ -16,8 +16,8 @@ from kingdom.court.records import ENDED
 
 WAITING = "waiting"
 # The line of an entry says what the entry waits for. A READY entry waits for admission. A HELD entry waits in case a
-# newer event replaces it. An ANSWER of a person waits for budget. Further lines are the scopes of full quotas and
-# `missing_general_line`.
+# newer event replaces it. An ANSWER of a person waits for budget. Further lines are the scopes of full quotas,
+# `missing_general_line` and `ROUND_LINE`.
 READY = "ready"
 HELD = "held"
 ANSWER = "answer"
@@ -45,7 +45,7 @@ NEWEST = RecordKind(
 
 
 class WaitingEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An event that waits for one General. `reason` says why; it is empty while the entry is READY.
+    """An event that waits for one General. `reason` says why, or is empty if the line of the entry says enough.
 
     If the event is a person's answer, `answers` is the id of the assignment to resume.
     """

@@ -75,7 +75,7 @@ async def apply_answer(transaction: Transaction, petition: Petition, record: Rec
 
 
 def approval_question(petition: Petition) -> str:
-    """Return the question to a person: who requests what, where, and every field of the petition.
+    """Return the question to a person: who requests what, where, and every field that has a value.
 
     Nothing is hidden: invisible characters are escaped, and the lines of a value are indented, so a value cannot look
     like another field.

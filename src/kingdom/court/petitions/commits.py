@@ -93,7 +93,8 @@ async def find_run_branch(
 def protected_paths(paths: Collection[str], patterns: Collection[str]) -> list[str]:
     """Return the paths that match a pattern. Upper and lower case are the same.
 
-    A pattern without a slash matches the name of a file or a folder anywhere, and a folder includes what is in it.
+    A pattern without a slash, not counting a final `/**`, matches the name of a file or a folder anywhere. A folder
+    includes what is in it.
     """
     return [path for path in paths if any(_is_protected(path.lower(), each.lower()) for each in patterns)]
 

@@ -43,7 +43,7 @@ class PetitionEffect(Effect[PetitionGranted]):
     ) -> None:
         self.name = name
         self._longest_send = longest_send
-        # It counts from the start of `call`. The system may still execute the last call of `send` when that ends.
+        # This time counts from the start of `call`. The system may still execute the last request when `send` ends.
         settles_after = longest_send + api.longest_call + visible_after
         self.target = Target(name=name.lower(), idempotency=Idempotency.TIME, settles_after=settles_after)
         self._api = api

@@ -109,5 +109,5 @@ def call_result(reply: HttpReply, name: str, message: str, response: Mapping[str
 def require_body(reply: HttpReply, kind: type[_T], name: str) -> _T:
     """Return the body of a reply if it has the expected type, or raise Transient."""
     if not reply.ok or not isinstance(reply.body, kind):
-        raise Transient(f"{name} answered {reply.status} to a check of an earlier call")
+        raise Transient(f"{name} answered {reply.status} without the expected data")
     return reply.body

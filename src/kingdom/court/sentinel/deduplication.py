@@ -42,7 +42,7 @@ class SeenItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SubjectHistory(msgspec.Struct, frozen=True, kw_only=True, rename={"subject": "place", "seen": "told"}):
-    """Everything received about one issue or pull request, the oldest first."""
+    """The newest items received about one issue or pull request, the oldest of them first."""
 
     subject: str
     seen: tuple[SeenItem, ...] = ()

@@ -49,7 +49,7 @@ from kingdom.workflow.records import each_record, run_transaction
 _EVERY_WITH_WEBHOOKS = timedelta(minutes=5)
 # GitHub starts to compute whether there are conflicts when it is asked, so the answer is ready later.
 _RECHECK_AFTER = timedelta(seconds=10)
-# How many polls start at once. The others follow in the next pass.
+# How many polls one pass makes, one after another. The others follow in the next pass.
 _POLLS_AT_ONCE = 100
 _COMPLETED, _PENDING = "completed", "pending"
 _log = structlog.get_logger("kingdom.court.sentinel")

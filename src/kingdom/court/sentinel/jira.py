@@ -114,7 +114,7 @@ def detect_news(
     """Return what to store about a ticket, and an event if another person made a relevant change.
 
     One poll creates one event per ticket, of the first type that applies: assigned, updated, commented. The event
-    always contains all new comments.
+    always contains the new comments of other people, at most the newest 20.
     """
     since = known.known_until if known else None
     new_comments = [each for each in comments if since is not None and parse_time(each.created) > since]

@@ -177,7 +177,7 @@ async def _try_read_comments(
 async def _read_comments(
     session: aiohttp.ClientSession, settings: JiraSettings, key: str, known_until: datetime
 ) -> list[TicketComment]:
-    """Return the comments since a time, oldest first."""
+    """Return the comments since a time, and perhaps some earlier ones, the oldest first."""
     url = f"{settings.url.rstrip('/')}/rest/api/2/issue/{key}/comment"
     found: list[TicketComment] = []
     for page in range(_COMMENT_PAGES_MAX):

@@ -107,7 +107,7 @@ class PullApi:
         return reply is not None and isinstance(reply.body, dict) and reply.body.get("state") == "active"
 
     async def check_details(self, failed: Sequence[CheckRun]) -> dict[int, CheckDetails]:
-        """Return the annotations and the ends of the logs of failed checks. What cannot be read is left out."""
+        """Return the details of failed checks. Unreadable logs and missing annotations are left out."""
         bytes_max = LOG_BYTES_MAX // max(1, len(failed))
         found = {}
         for run in failed:
@@ -119,7 +119,7 @@ class PullApi:
         return found
 
     async def counted_tests(self, run: CheckRun) -> CheckDetails:
-        """Return only how many tests a check ran: none if its log does not say it any more."""
+        """Return only how many tests a check ran: 0 if its log no longer says it, None if there is no log for us."""
         log = await self._log(run)
         if log is None:
             raise Transient(f"GitHub did not send the log of the check {clean_text(run.name, NAME_MAX)}")

@@ -213,7 +213,7 @@ def checks_event(
 
 
 def _tests_by_name(followup: Followup, runs: Sequence[CheckRun], details: Mapping[int, CheckDetails]) -> dict[str, int]:
-    """Return how many tests each check ran: none if it failed before, and was skipped or does not exist any more.
+    """Return how many tests each check ran: 0 if it failed before, and now was skipped or does not exist.
 
     A name that several checks have tells nothing.
     """

@@ -117,7 +117,7 @@ class WebhookReceiver:
         except TimeoutError:
             return _response(408, "too slow")
         except KingdomError as error:
-            _log.error("cannot store a webhook, GitHub may send it again", reason=str(error))
+            _log.error("cannot store a webhook: redeliver it if no poll finds it", reason=str(error))
             return _response(503, "try again later")
         except (ConnectionError, web.RequestPayloadError):
             return _response(400, "not understood")
@@ -197,7 +197,7 @@ class WebhookReceiver:
             async with asyncio.timeout(self._webhook.store_seconds):
                 taken = await run_transaction(self._bus, act)
         except TimeoutError:
-            _log.error("cannot store a webhook, GitHub may send it again", reason="the store takes too long")
+            _log.error("cannot store a webhook: redeliver it if no poll finds it", reason="the store takes too long")
             return _response(503, "try again later")
         if hinted or document.get("action") == "labeled":
             self._on_hint()

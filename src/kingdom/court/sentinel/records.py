@@ -71,7 +71,7 @@ _Item = TypeVar("_Item")
 _Taken = TypeVar("_Taken")
 _Remembered = TypeVar("_Remembered", PollCursor, SubjectHistory, KnownTicket)
 _KIND_OF: dict[type, RecordKind] = {PollCursor: CURSORS, SubjectHistory: SUBJECT_HISTORIES, KnownTicket: TICKETS}
-# How long after the last activity a record is kept. The dedup keys of GitHub expire after the same time.
+# How long after the last activity a record is kept. By default, the dedup keys of GitHub are kept as long.
 _KEPT_FOR: dict[type, timedelta] = {SubjectHistory: SEEN_KEPT, KnownTicket: timedelta(days=365)}
 
 

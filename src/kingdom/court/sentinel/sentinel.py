@@ -73,7 +73,7 @@ class Sentinel:
             group = await stack.enter_async_context(asyncio.TaskGroup())
             watching = [group.create_task(each) for each in self._watches(session)]
             await self._stopped.wait()
-            # A poll stores everything in one transaction, so it can be cancelled at any time.
+            # A poll stores what belongs together in one transaction, so it can be cancelled at any time.
             for task in watching:
                 task.cancel()
 

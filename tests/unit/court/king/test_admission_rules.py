@@ -132,7 +132,7 @@ def test_an_unreadable_health_reading_lets_nothing_begin() -> None:
 def test_each_share_of_the_money_lets_less_begin(spent: str, lets: AdmissionLevel) -> None:
     rule = budget_rule(Quota(scope="money", limit=Decimal(300), spent=Decimal(spent)), SETTINGS)
     assert rule.level is lets
-    assert rule.reason == f"${Decimal(spent):.2f} of the daily $300.00 are spent"
+    assert rule.reason == f"${Decimal(spent):.2f} of the daily $300.00 is spent"
 
 
 @given(rules=st.lists(st.sampled_from(AdmissionLevel), min_size=1))

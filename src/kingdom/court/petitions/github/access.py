@@ -28,7 +28,7 @@ FOLLOW_PERMISSIONS: Mapping[str, str] = {
     "pull_requests": "read",
     "statuses": "read",
 }
-# What a look also needs if the people of `follow` include teams.
+# What reading also needs if the people of `follow` include teams.
 MEMBER_PERMISSIONS: Mapping[str, str] = {"members": "read"}
 # What an installation must grant, so that every petition can be performed and its result can be found, and that pull
 # requests can be followed.
@@ -65,7 +65,7 @@ _PERMISSIONS: Mapping[str, str] = {
 _LEVELS = ("none", "read", "write", "admin")
 # A token is replaced this long before it ends, which is longer than any call.
 _RENEWED_BEFORE = timedelta(minutes=5)
-# A JSON web token is valid for at most ten minutes, and GitHub recommends to allow for a clock that is ahead.
+# A JSON web token is valid for at most ten minutes, and GitHub recommends allowing for a clock that is ahead.
 _JWT_SECONDS_BEFORE, _JWT_SECONDS_AFTER = 60, 540
 _CREATED, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _TOO_MANY, _SERVER_ERROR = 201, 401, 403, 404, 429, 500
 

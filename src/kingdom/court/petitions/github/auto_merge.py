@@ -1,4 +1,4 @@
-"""Switch the automatic merge of a pull request on GitHub on and off, on only while the approved commit is its head."""
+"""Switch the automatic merge of a pull request on GitHub on or off: on only for the approved commit."""
 
 from collections.abc import Mapping
 from typing import Any

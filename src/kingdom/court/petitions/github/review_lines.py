@@ -39,6 +39,6 @@ def split_comments(
 
 def text_with_comments(text: str, comments: Sequence[LineComment]) -> str:
     """Return a text that also contains line comments."""
-    # Commands to bots are disabled only at the start of a line, so the text of a comment begins there.
+    # A command such as `/merge` is disabled only at the start of a line, so the text of a comment begins there.
     moved = (f"`{each.path}` line {each.line}:\n{each.body}" for each in comments)
     return "\n\n".join(part for part in (text, *moved) if part)
