@@ -189,7 +189,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--backend", choices=BACKENDS, help="the backend of the bus (default postgres, with --system both)"
     )
     parser.add_argument(
-        "--transport", choices=TRANSPORTS, help="put streams of the bus on PostgreSQL on this transport"
+        "--transport", choices=TRANSPORTS, help="with the backend postgres: carry some streams by this transport"
     )
     parser.add_argument(
         "--brokers", type=int, choices=BROKER_COUNTS, default=max(BROKER_COUNTS), help="how many brokers (default 3)"

@@ -66,11 +66,11 @@ class CourtProcesses:
         return f"http://127.0.0.1:{self._ports[standin]}"
 
     def pid(self, name: str) -> int:
-        """Return the process of a role or a stand-in."""
+        """Return the process id of a role or a stand-in."""
         return self._processes[name].pid
 
     def names(self) -> tuple[str, ...]:
-        """Return all running processes."""
+        """Return the names of all running processes."""
         return tuple(name for name, process in self._processes.items() if process.returncode is None)
 
     def write_settings(self, changes: Mapping[str, Any] | None = None) -> None:

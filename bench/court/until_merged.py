@@ -67,7 +67,7 @@ async def prepare_github(processes: CourtProcesses) -> None:
 
 
 class FollowedPull:
-    """A followed pull request, and what people do with it. Each method waits until the round about it has ended."""
+    """A followed pull request, and what people do with it. A method that causes a round waits until it has ended."""
 
     def __init__(self, processes: CourtProcesses, bus: Bus, number: int, seconds: float = PATIENCE_SECONDS) -> None:
         self.processes = processes

@@ -29,10 +29,10 @@ _NUMBER_MAX = 12
 
 @dataclass(slots=True)
 class SweepResult:
-    """The result of a sweep: the number of points by role and kind, and counts of the runs.
+    """The result of a sweep: the number of points by role and kind, and counts of the `tried` points.
 
-    `killed` counts the runs that reached their point, `finished` those of them without a finding, and `missed` the
-    other runs. `steps_again` counts the steps that agents did before a crash and repeated after it.
+    `killed` counts the points that were reached, `finished` those of them whose run has no finding, and `missed` the
+    other points. `steps_again` counts the steps that agents did before a crash and repeated after it.
     """
 
     points: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Sweep:
         return swept
 
     def _reference(self, swept: SweepResult, *, times: int) -> Any:
-        """Execute the run several times without a crash. All results must be equal, and only common steps count."""
+        """Execute the run once or twice without a crash. All results must be equal, and only common steps count."""
         trials = [trial for _, _, trial in self._trials([_PlannedRun()] * times)]
         reference = trials[0].ending
         swept.points = _lowest_counts([trial.counts for trial in trials])
@@ -108,7 +108,7 @@ class Sweep:
     def _sweep(
         self, swept: SweepResult, reference: Any, points: Iterable[Point], wanted: int | None, variant: str | None
     ) -> None:
-        """Execute one run per point until enough crashes have happened. A missed point is tried again at the end."""
+        """Execute runs until enough points have been reached. A missed point is tried again at the end."""
         printed_at = time.monotonic()
         left = list(points)
         swept.tried = len(left) if wanted is None else min(wanted, len(left))

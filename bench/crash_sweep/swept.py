@@ -30,7 +30,7 @@ _READING = frozenset({"rev-parse", "merge-base", "ls-files", "for-each-ref", "sh
 
 
 def count_steps(bus: Bus, step_counter: Steps) -> None:
-    """Make the commits and claims of a bus steps. Reads are not."""
+    """Count each commit and each claim of a bus as a step, but not its reads."""
     open_transaction, claim = bus.transaction, bus.claim
 
     @asynccontextmanager
@@ -59,7 +59,7 @@ def count_steps(bus: Bus, step_counter: Steps) -> None:
 
 
 def count_requests(step_counter: Steps) -> None:
-    """Make the HTTP requests of this process steps, except those that only read."""
+    """Count each HTTP request of this process as a step, except those that only read."""
     request: Callable[..., Awaitable[aiohttp.ClientResponse]] = aiohttp.ClientSession._request
 
     async def counted(
@@ -127,7 +127,7 @@ class _SweptAgent(Agent):
 
 
 class SweptLoop(asyncio.SelectorEventLoop):
-    """An event loop that counts a step before, during and after every program."""
+    """An event loop that counts a step before, during and after each program, except git commands that only read."""
 
     def __init__(self, step_counter: Steps) -> None:
         super().__init__()

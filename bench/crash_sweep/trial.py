@@ -1,4 +1,4 @@
-"""One run with one crash: start its processes, restart the victim, and read the result."""
+"""One run with its crashes: start its processes, restart each victim, and read the result."""
 
 import asyncio
 import os

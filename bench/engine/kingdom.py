@@ -94,7 +94,7 @@ async def kingdom_at_work(bus: Bus, dsn: str, directory: Path, *, slots: int = 1
 
 
 async def start_runs(bus: Bus, runs: int) -> list[str]:
-    """Create and start runs, as many at a time as there are connections."""
+    """Create and start runs, a few at a time."""
     starters = asyncio.Semaphore(_STARTERS)
 
     async def start_one() -> str:

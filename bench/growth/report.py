@@ -12,7 +12,7 @@ from bench.growth.figures import CLAIM_LIMIT, CROWDED_CLAIM_LIMIT, FLAT_RATIO, F
 
 def print_table(figures: Figures) -> None:
     """Print every row with its bound and whether it holds."""
-    table = Table(title=f"Buffers of whole statements; flat = largest at most {FLAT_RATIO} x smallest")
+    table = Table(title=f"Buffers of whole statements; flat = at most {FLAT_RATIO} x those of any smaller size")
     for heading in ("statement", "growing", "buffers by size", "ratio", "bound", "holds"):
         table.add_column(heading, justify="left" if heading in {"statement", "growing"} else "right")
     for row in figures.rows.values():

@@ -97,7 +97,7 @@ class PrivateKafka:
 
     @property
     def pids(self) -> dict[int, int]:
-        """The process of each running node."""
+        """The process id of each running node."""
         return {number: process.pid for number, process in self._processes.items()}
 
     @property

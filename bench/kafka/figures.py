@@ -10,7 +10,7 @@ from bench.race.figures import Bound
 COST_SHARE_MAX = 0.6
 RATE_RATIO_MIN = 1.5
 LATENCY_MS_MAX = 150.0
-# A tree of an index that has grown a level reads one page more per probe.
+# An index that has grown by a level reads one page more per probe.
 GROWTH_MAX = 1.5
 
 

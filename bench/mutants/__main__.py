@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The tests of each region and stage with what they reach, and the longest times of a stage and of a test."""
+    """The tests of each region and stage with what they reach, and the time limits of a stage and of a test."""
 
     stages: Mapping[Region, Mapping[str, Sequence[MeasuredTest]]]
     patience: float

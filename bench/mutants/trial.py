@@ -73,7 +73,7 @@ class Bench:
     ) -> Verdict:
         """Test a mutant by the given stages of tests, then by fault injection.
 
-        A test or a stage that exceeds its time limit also notices the mutant.
+        A mutant also counts as noticed if a test or a stage exceeds its time limit.
         """
         began = time.monotonic()
         inject_faults = (sys.executable, "-m", "bench.mutants.fault_injection", region.backend, str(FAULT_SECONDS))

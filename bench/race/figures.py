@@ -87,7 +87,7 @@ class Cell:
         return _median([sample.p99_ms for sample in self.samples])
 
     def to_json(self) -> dict[str, Any]:
-        """Return the medians, every rate and every cost. A rate that the sender sets says nothing."""
+        """Return the medians, every rate and every cost. With latencies, leave out the rates, which the sender sets."""
         figures: dict[str, Any] = {
             "clientMicroseconds": round(self.client_us, 2),
             "serverMicroseconds": round(self.server_us, 2),

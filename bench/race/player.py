@@ -36,7 +36,7 @@ class Job:
 
 
 class Contestant(ABC):
-    """The work of one side in one process. Only `publish`, `drain`, `send` and `receive` are measured."""
+    """The work of one side in one process. Only `publish`, `drain`, `record`, `send` and `receive` are measured."""
 
     @abstractmethod
     async def prepare(self, job: Job) -> None:

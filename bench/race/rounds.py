@@ -26,7 +26,7 @@ class Race:
     def run(self, columns: Sequence[str], *, rounds: int, more: int, until: float) -> tuple[int, int]:
         """Run rounds of all sides, then more without peers, and return both numbers.
 
-        A round that would probably end too late does not begin.
+        A round does not begin if it would probably end too late, judged by the longest earlier round of its kind.
         """
         names = list(self._interpreters)
         complete = self._run_rounds(columns, names, range(rounds), until)

@@ -71,7 +71,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--entries", type=int, default=10_000, help="how many log entries are written")
     parser.add_argument("--writers", type=int, default=4, help="how many processes write them")
     parser.add_argument("--kills", type=int, default=5, help="how often the server is killed with SIGKILL")
-    parser.add_argument("--cuts", type=int, default=20, help="how many connections are cut within an answer")
+    parser.add_argument("--cuts", type=int, default=20, help="how often connections are cut")
     parser.add_argument("--variant", choices=(AS_IT_IS, *VARIANTS), default=AS_IT_IS, help="a broken variant")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", default="-", metavar="FILE", help="where to write the figures; - prints them")

@@ -127,7 +127,7 @@ async def _run(cluster: PrivateCluster, directory: Path, options: argparse.Names
 
 
 def _workers(orders: int) -> dict[str, Sequence[str]]:
-    """Return the roles of each process. Every role runs twice."""
+    """Return the roles of each process; none means all. Every role runs at least twice."""
     if orders < _LONG:
         return {"executor-a": ("order-executor", "reconcile"), "others-a": (), "others-b": ()}
     return {

@@ -30,7 +30,7 @@ from bench.two_stores.judge import Verdict, judge
 from bench.two_stores.realm_store import KEYS, RealmStore, key_of
 from kingdom.log_output import configure_logs
 
-# How often each store must lose a process or its database, but at least once.
+# How many times per event each store must lose a process or its database, and at least once in a run.
 _KILLS_PER_EVENT = 1 / 2000
 # The pace of publishing allows for this many more kills.
 _SPARE_KILLS = 2

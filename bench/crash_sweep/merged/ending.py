@@ -26,7 +26,7 @@ _EFFECTS = {
     "PATCH issue comment": sum(_ROUNDS.values()) - 1,
 }
 _CENT_OF_A_CENT = 1e-4
-# GitHub tells several changes between two polls in one notification, so their number depends on the time.
+# GitHub reports all changes between two polls in one notification, so the number of notifications depends on the time.
 _NOTIFICATION = "github.notification."
 
 

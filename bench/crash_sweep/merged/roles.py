@@ -64,7 +64,7 @@ _BUILDERS: Mapping[str, Callable[[Path], web.Application]] = {
 _LONGEST_SEND = timedelta(seconds=5)
 _LONGEST_CALL = timedelta(seconds=5)
 _VISIBLE_AFTER = timedelta(seconds=1)
-# The events of a killed process wait for so long. A host that restarts does not wait for its lease.
+# The events of a killed process wait this long. A host that restarts does not wait for its lease.
 _LEASE_SECONDS = 5
 _PULL_REFS = 10
 

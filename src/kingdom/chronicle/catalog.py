@@ -23,9 +23,9 @@ _INTRODUCTION = """\
 
 The system logs these observations of itself. They trigger nothing. Each entry is logged in the transaction that
 causes it, so the entry exists if and only if the change happened. There are two exceptions, `recovery.log_rotated` and
-`recovery.files_cleaned`: they describe changes to files and are logged just after them, so a crash in between can lose
-the entry. An entry has `ts`, `type`, `actor` and `data`. With a file store the log is `logs/events.log`, one JSON
-object per line, one file per day. `kingdom bus tail` shows the log of any store.
+`recovery.files_cleaned`: they are logged just after the rotation or the removal, so a crash in between can lose the
+entry. An entry has `ts`, `type`, `actor` and `data`. With a file store the log is `logs/events.log`, one JSON object
+per line; it is rotated every day and at 100 MB. `kingdom bus tail` shows the log of any store.
 """
 
 

@@ -21,7 +21,7 @@ class InternalEvent(msgspec.Struct, frozen=True, kw_only=True, rename=_WIRE_NAME
 
 
 class EventDetected(InternalEvent, frozen=True, kw_only=True):
-    """Something new happened in an outside system."""
+    """A new event arrived from an outside system, a schedule or a person."""
 
     type = "event.detected"
     actor = "sentinel, envoy"
@@ -306,7 +306,7 @@ class FilesCleaned(InternalEvent, frozen=True, kw_only=True):
 
 
 class SessionsCleaned(InternalEvent, frozen=True, kw_only=True):
-    """Ended sessions were removed from the session list."""
+    """Ended, killed and orphaned sessions were removed from the session list."""
 
     type = "recovery.sessions_cleaned"
     actor = "chamberlain"

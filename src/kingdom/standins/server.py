@@ -58,7 +58,7 @@ def run_as_program(name: str, build: Callable[[Path], web.Application]) -> None:
     """Serve until SIGTERM. The first line of output is `{"url": …}`."""
     parser = argparse.ArgumentParser(prog=f"python -m kingdom.standins.{name}")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--state", type=Path, required=True, help="the file with its state")
+    parser.add_argument("--state", type=Path, required=True, help="the file with the state of the server")
     arguments = parser.parse_args()
     asyncio.run(_serve(build(arguments.state), arguments.port))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class StateFile:
-    """The state of a stand-in and every call that changed it. A change is on disk before its caller gets an answer."""
+    """The state of a stand-in, and its recorded calls. A change is on disk before its caller gets an answer."""
 
     def __init__(self, path: Path, empty: dict[str, Any]) -> None:
         self._path = path

@@ -46,7 +46,7 @@ class MachineHealth:
 
     @cached_property
     def outages(self) -> list[Span]:
-        """Return the periods in which a fault made the store unavailable."""
+        """Return the periods of the faults that hit no single process, such as an outage of the store."""
         entries = (entry for entry in self._evidence.entries("fault") if "process" not in entry.facts)
         return [_period(entry) for entry in entries if "seconds" in entry.facts]
 
@@ -55,7 +55,7 @@ class MachineHealth:
         return [span for span in self.stops.get(slot_of(process), []) if _overlap(span, (since, until))]
 
     def delay(self, since: int, until: int) -> int:
-        """Return the total length of the delays by the machine or the store that overlap a period."""
+        """Return the total length of the delays and of the faults without a single victim that overlap a period."""
         return sum(end - begin for begin, end in (*self.late, *self.outages) if _overlap((begin, end), (since, until)))
 
     def absence(self, role: str, since: int, until: int) -> int:

@@ -285,9 +285,9 @@ def _no_host_message(workflow: Workflow) -> str:
         )
     lost = workflow.placement.host
     return (
-        f"workflow {workflow.id} belongs to host {lost}, which is lost, and no other host can continue it: start the"
-        f" host again with `kingdom role host --name {lost}`; another host can continue a run only if all repositories"
-        " of the run have a checkpoint remote"
+        f"workflow {workflow.id} belongs to host {lost}, which is lost, and no other host can take it now: start the"
+        f" host again with `kingdom role host --name {lost}`, or start another host if all repositories of the run have"
+        " a checkpoint remote"
     )
 
 

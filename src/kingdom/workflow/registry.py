@@ -147,7 +147,7 @@ async def show_mcp_server(bus: Bus, server_id: str) -> tuple[McpServer, Resource
 async def check_new_id(
     transaction: Transaction, kind: RecordKind, resource_id: str, alternatives: Collection[str] = ()
 ) -> Record | None:
-    """Refuse an id that is invalid or in use. Return the record of a deleted resource with this id, if any.
+    """Refuse an id that is invalid or in use. Return the record with this id that is deleted or being deleted, if any.
 
     The error message lists `alternatives` as further operations on the existing resource.
     """

@@ -135,6 +135,6 @@ async def _load_registered(
             f" register it with `{command} {resource_id} …`, or remove the reference"
         )
     resource = msgspec.convert(record.doc, kind)
-    # This write conflicts with a simultaneous deletion of the resource, so the deletion has to look for users again.
+    # This write conflicts with a simultaneous deletion of the resource, so the later of the two sees the earlier one.
     await save_resource(transaction, resource, record)
     return resource

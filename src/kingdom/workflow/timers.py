@@ -16,7 +16,8 @@ from kingdom.workflow.relocation import displace_stranded_runs
 
 # Multiples of the period of the timers.
 _PARKED_EVERY = 5
-# The reaction to a lost host moves its runs. This timer moves runs that were placed on the host during that reaction.
+# The reaction to a lost host moves its runs. This timer moves the runs that then found no host, and those that were
+# placed on the lost host during that reaction.
 _STRANDED_EVERY = 30
 _log = structlog.get_logger("kingdom.workflow")
 

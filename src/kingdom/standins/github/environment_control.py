@@ -1,4 +1,4 @@
-"""The control interface for everything around users: CI, permissions, Apps, webhooks and rate limits."""
+"""The control interface for all but the actions of users: CI, permissions, Apps, webhooks and rate limits."""
 
 import time
 from typing import Any

@@ -91,7 +91,7 @@ async def create_issue(request: web.Request) -> web.Response:
 
 @ROUTES.get(_REPOSITORY + "/issues/events")
 async def list_events(request: web.Request) -> web.Response:
-    """Answer with what happened to the issues and pull requests of a repository, newest first: labels only."""
+    """Answer with the labels that were added to the issues and pull requests of a repository, newest first."""
     name, state = repository_of(request), request.app[STATE_FILE].state
     bodies = GithubBodies(state, base_of(request))
 

@@ -60,7 +60,7 @@ async def create_pull_request(request: web.Request) -> web.Response:
 
 @ROUTES.get(_PULL)
 async def show_pull_request(request: web.Request) -> web.Response:
-    """Answer with a pull request. The first answer after a change does not know yet whether it can be merged."""
+    """Answer with a pull request. The first answer after a change does not contain its mergeability yet."""
     bodies, stored = GithubBodies(request.app[STATE_FILE].state, base_of(request)), issue_of(request, pull=True)
     answer = web.json_response(bodies.whole_pull_request(stored))
     stored["pull"]["examined"] = True

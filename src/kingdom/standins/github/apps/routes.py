@@ -124,7 +124,7 @@ async def show_installation_of_repository(request: web.Request) -> web.Response:
 
 @ROUTES.post(_INSTALLATION + "/access_tokens")
 async def create_token(request: web.Request) -> web.Response:
-    """Create a token of an installation, narrowed to some of its repositories and permissions if the App asks so."""
+    """Create a token of an installation, for only some repositories and permissions if the App asks for that."""
     asked, stored, bodies = await body_of(request, _TokenRequest), _installation_of(request), _bodies(request)
     if stored["suspended"]:
         raise GithubRefusal(403, "This installation has been suspended")

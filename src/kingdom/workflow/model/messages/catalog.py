@@ -41,7 +41,9 @@ CATALOG: Mapping[str, tuple[CatalogEntry, ...]] = {
             "WorkflowDisplaced for its runs",
         ),
         CatalogEntry(
-            events.HostLost, "an engine that saw no renewal for a whole lease", "WorkflowDisplaced for its runs"
+            events.HostLost,
+            "an engine that saw no renewal for a whole lease, retire host",
+            "WorkflowDisplaced for its runs",
         ),
         CatalogEntry(
             events.HostRunsLeft,
@@ -63,7 +65,9 @@ CATALOG: Mapping[str, tuple[CatalogEntry, ...]] = {
         ),
         CatalogEntry(events.WorkflowStarted, "start", "the next Work starts: StartAgent"),
         CatalogEntry(
-            events.WorkflowStopRequested, "pause, a question, cancel, a failure", "StopAgent or InterruptAgent"
+            events.WorkflowStopRequested,
+            "pause, a question, a usage limit, cancel, a failure",
+            "StopAgent or InterruptAgent",
         ),
         CatalogEntry(events.WorkflowPaused, "pause, when nothing runs"),
         CatalogEntry(
@@ -103,7 +107,7 @@ CATALOG: Mapping[str, tuple[CatalogEntry, ...]] = {
         CatalogEntry(events.WorkStatusChanged, "every change of a Work's derived status, and every TaskCompleted"),
         CatalogEntry(events.WorkStarted, "AgentStarted", "the next query: SendQuery"),
         CatalogEntry(events.WorkCompleted, "WorkVerified", "TakeCheckpoint"),
-        CatalogEntry(events.WorkPaused, "pause or a question, when nothing runs"),
+        CatalogEntry(events.WorkPaused, "pause, a question or a usage limit, when nothing runs"),
         CatalogEntry(events.WorkFailed, "a failure that the policy does not retry", "the Workflow fails"),
         CatalogEntry(events.WorkRetried, "a failure that the policy retries", "the same command with the next attempt"),
         CatalogEntry(events.WorkCancelled, "cancel, when nothing runs"),

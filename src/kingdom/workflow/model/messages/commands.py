@@ -58,7 +58,7 @@ class StartAgent(HostCommand, frozen=True, kw_only=True):
 
 
 class SendQuery(HostCommand, frozen=True, kw_only=True):
-    """Send a prompt to the agent, with the `reply` of a person if the agent asked a question.
+    """Send a prompt to the agent, with the last `reply` of a person, if any.
 
     With `continues` the agent is told to continue the turn of an earlier attempt. With `reconcile` nothing is sent: the
     host looks up the result of this attempt in the transcript and answers QueryReconciled. The turn ends when its cost
@@ -135,7 +135,7 @@ class RollBack(HostCommand, frozen=True, kw_only=True):
 
 
 class ReleaseWorkTree(HostCommand, frozen=True, kw_only=True):
-    """Remove a checkout, unless that would lose unpushed commits."""
+    """Remove a checkout. The host keeps its commits, and its uncommitted files under a rescue ref."""
 
     work_tree_id: str
 

@@ -49,7 +49,7 @@ class HostRegistered(DomainEvent, frozen=True, kw_only=True):
 
 
 class HostLost(DomainEvent, frozen=True, kw_only=True):
-    """A soldier host did not renew its lease; its agents have ended and its answers are ignored."""
+    """A soldier host did not renew its lease or was retired; its agents have ended and its answers are ignored."""
 
     host: str
     epoch: int
@@ -118,7 +118,7 @@ class WorkflowStarted(WorkflowEvent, frozen=True, kw_only=True):
 
 
 class WorkflowStopRequested(WorkflowEvent, frozen=True, kw_only=True):
-    """A Workflow will pause or end when its host confirms that none of its processes is running."""
+    """A Workflow will pause, wait or end when its host confirms that none of its processes is running."""
 
     wanted: str
     reason: str

@@ -24,7 +24,7 @@ class Continuation:
 
 
 def find_session(workflow: Workflow) -> SessionRef | None:
-    """Return the session with which another run can go on, or None if this run has none or has not ended."""
+    """Return the session with which another run can go on; None if there is none yet, or another run already has it."""
     work = workflow.works[-1] if workflow.works else None
     if work is None or workflow.placement is None or workflow.continued_by or not workflow.is_over:
         return None

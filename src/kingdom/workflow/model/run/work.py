@@ -43,7 +43,7 @@ class TaskQuery(WorkPart, kw_only=True):
     response: str = ""
     # Whether the agent has already started to work on the prompt in this session. The next attempt continues that turn.
     begun: bool = False
-    # The reply of a person to a question of the agent. Every attempt includes it.
+    # The last reply of a person. Every attempt includes it.
     reply: str = ""
     # Whether the host is looking up the result of this attempt in the transcript.
     reconciling: bool = False
@@ -117,7 +117,7 @@ class WorkAgent(WorkPart, kw_only=True):
     session: str | None = None
     pid: int | None = None
     stopping: StopKind | None = None
-    # Whether the agent goes on in the session of an earlier run. None until an agent has started.
+    # Whether the agent goes on in the session of an earlier run. None before the first start, or if the run has none.
     uses_earlier_session: bool | None = msgspec.field(name="continued", default=None)
 
     @property
@@ -181,7 +181,7 @@ class Work(msgspec.Struct, kw_only=True, rename="camel"):
     petitions: list[AgentPetition] = []
     # The result document of the agent, unchanged.
     result: dict[str, Any] | None = None
-    # The number of failures since a person last resumed the run.
+    # The number of failures since the run was last resumed, by a person, its General or the engine.
     failures: int = 0
     approved: bool = False
     cost_usd: float = 0.0

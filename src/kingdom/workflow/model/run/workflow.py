@@ -138,7 +138,7 @@ class Workflow(msgspec.Struct, kw_only=True, rename="camel"):
     removed_cost_usd: float = 0.0
     # The checkouts and sessions were lost with the host, so the run can continue only from a checkpoint or its base.
     host_data_lost: bool = msgspec.field(name="uprooted", default=False)
-    # How often the host was lost while an agent ran. A completed Task, or a resume by a person, resets the number.
+    # How often the host was lost while an agent ran. A completed Task, or a resume operation, resets the number.
     losses_without_progress: int = msgspec.field(name="fruitlessLosses", default=0)
     # The session of an earlier run with which the first Work goes on if it still exists.
     earlier_session: SessionRef | None = msgspec.field(name="continues", default=None)

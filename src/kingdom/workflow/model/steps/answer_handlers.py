@@ -260,7 +260,7 @@ def on_report_generated(step: Step, answer: answers.ReportGenerated) -> None:
 
 
 def on_report_failed(step: Step, answer: answers.ReportFailed) -> None:
-    """Retry or fail the Task. If the agent was stopping or can continue later, leave the report PENDING instead."""
+    """Retry or fail the Task. If the agent was stopping or can continue later, make the report PENDING instead."""
     found = target_report(step, answer)
     if found is None:
         return

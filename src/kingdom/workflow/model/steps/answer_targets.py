@@ -38,7 +38,7 @@ def target_tree(step: Step, answer: TreeAnswer, status: WorkTreeStatus) -> WorkT
 
 
 def target_failed_tree(step: Step, answer: answers.WorkTreeFailed) -> WorkTree | None:
-    """Return the WorkTree that could not be created if another checkout of the same command still waits.
+    """Return the WorkTree that could not be created, if any checkout of the same command still waits.
 
     The run may have been changed so that it no longer needs the WorkTree itself.
     """

@@ -92,13 +92,14 @@ def _check_works(workflow: Workflow, changes: tuple[WorkChange, ...]) -> None:
 def _check_started(workflow: Workflow, work: Work, wanted: WorkDefinition) -> None:
     """Refuse most changes of a started Work.
 
-    Only its open Tasks, checks and limits can change, and only while the run is not running.
+    Only its open Tasks, its checks, its time limit and the pause after it can change. The run must not be running, and
+    the Work must not be completed.
     """
     if workflow.status is WorkflowStatus.RUNNING or work.status is WorkStatus.COMPLETED:
         raise _refusal(workflow, work, "a work that has started cannot be changed")
     kept = {name: getattr(work.definition, name) for name in _CHANGEABLE}
     if msgspec.structs.replace(wanted, **kept) != work.definition:
-        raise _refusal(workflow, work, "its name, model, repositories and MCP servers cannot change")
+        raise _refusal(workflow, work, "its name, instructions, model, repositories and MCP servers cannot change")
     open_tasks = {QueryStatus.PENDING, QueryStatus.FAILED}
     started = tuple(task.definition for task in work.tasks if task.query.status not in open_tasks)
     if wanted.tasks[: len(started)] != started:
