@@ -198,7 +198,7 @@ def require_brokers(settings: Settings, topology: Topology, streams: Sequence[st
 
 
 def count_brokers(settings: Settings) -> int:
-    """Return how many brokers of Kafka answer. Raises Unavailable if none does."""
+    """Return how many brokers the Kafka cluster has. Raises Unavailable if none answers."""
     return _brokers(settings).count()
 
 

@@ -11,7 +11,7 @@ _PR_SET_PDEATHSIG = 1
 def ending_with_parent(parent: int, number: int) -> Callable[[], None]:
     """Return a function after which the kernel sends the calling process this signal when its parent dies.
 
-    The parent counts as dead when the thread ends that started the process. On other systems than Linux, the function
+    The parent counts as dead when the thread that started the process ends. On other systems than Linux, the function
     does nothing. It loads nothing, so a child may call it before it runs its program.
     """
     if sys.platform != "linux":

@@ -172,7 +172,7 @@ def _nested_types(kind: type[msgspec.Struct], path: str = "") -> Iterator[tuple[
 
 
 def _with_derived_defaults(values: Mapping[str, Any], channel: str, folder: Path) -> dict[str, Any]:
-    """Return the settings with derived defaults: absolute paths, channels and shared values."""
+    """Return the settings with resolved paths, and with derived defaults of channels and shared values."""
     document = dict(values)
     for part in _MESSAGE_SENDERS:
         document[part] = {"channel": channel, **document.get(part, {})}

@@ -1,4 +1,4 @@
-"""The only module that reads the environment: the location of the store, and the name of the user."""
+"""The only module that reads the environment: settings of the process, the name of the user, and named secrets."""
 
 import getpass
 import os

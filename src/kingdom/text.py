@@ -5,7 +5,7 @@ _CLOSING = "\"')]`*_"
 
 
 def sentence(words: str) -> str:
-    """Return words with a full stop, unless they already end like a sentence."""
+    """Return words with a period, unless they already end like a sentence."""
     text = words.rstrip()
     return text if text.rstrip(_CLOSING).endswith(_ENDS) else f"{text}."
 

@@ -60,7 +60,7 @@ class WorkerMetrics:
         self.handled = HandledCounts()
 
     def record_handled(self, stream: str, event_type: str, seconds: Sequence[float]) -> None:
-        """Record how long each handler of some events of one type took."""
+        """Record the handler durations of some events of one type."""
         labels = (stream, event_type)
         histogram = self._durations.get(labels)
         if histogram is None:

@@ -18,7 +18,10 @@ STREAM_PAUSED, STREAM_RESUMED = "stream.paused", "stream.resumed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStats:
-    """The current state of one stream. `paused` is the reason for a pause. Counts stop at COUNT_LIMIT."""
+    """The current state of one stream. `paused` is the reason for a pause.
+
+    The counts of pending and dead events stop at COUNT_LIMIT.
+    """
 
     stream: str
     pending: int

@@ -48,7 +48,7 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The event did not run. Return it to its stream without counting the attempt. Only the Worker uses this."""
+    """The event did not run. Return it to its stream without counting the attempt. No handler returns this."""
 
 
 @dataclass(frozen=True, slots=True)

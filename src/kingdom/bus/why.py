@@ -1,4 +1,4 @@
-"""Explain in one sentence why an event is not running."""
+"""Explain why an event is not running."""
 
 from datetime import datetime
 

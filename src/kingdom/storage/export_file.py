@@ -177,7 +177,11 @@ def _compressed(part: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
 
 
 def _finish(part: IO[bytes], path: Path) -> None:
-    """Sync the complete file and give it its name. A crash of the machine leaves the whole file or no file."""
+    """Sync the complete file and give it its name.
+
+    A crash of the machine leaves the whole file or no file. Only on a file system without hard links, the file can also
+    be empty.
+    """
     part.flush()
     os.fsync(part.fileno())
     _give_name(Path(part.name), path)

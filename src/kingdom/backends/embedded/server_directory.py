@@ -1,6 +1,6 @@
 """The directory of an embedded server: its files and locks, and the account that runs the server.
 
-The keeper is the process that starts the server, and stops it after its last user.
+The keeper is the process that starts the server, and stops it when no process uses it any more.
 """
 
 import fcntl
@@ -51,7 +51,7 @@ class ServerDirectory:
 
     @property
     def socket(self) -> Path:
-        """Return the path of the socket directory, or of a link to it. The path exists only while a server runs."""
+        """Return the path of the socket directory, or of a link to it. The keeper removes it when it ends."""
         return self.path / "socket"
 
     @property

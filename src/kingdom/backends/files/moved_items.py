@@ -47,7 +47,7 @@ class StoreContents:
         self._store = store
 
     def items(self) -> Iterator[AnyItem]:
-        """Yield all items. At the end, raise an error that lists all unreadable files."""
+        """Yield all items. At the end, raise an error if some files are unreadable."""
         unreadable: list[str] = []
         indexes = list(self._indexes())
         for row in sorted((row for index in indexes for row in index.rows.values()), key=lambda row: row.position):
@@ -83,7 +83,7 @@ class StoreContents:
         return (self._store.tree.event_path(row) for index in self._indexes() for row in index.rows.values())
 
     def highest_number(self) -> int:
-        """Return the highest of all positions and tokens of events."""
+        """Return the highest position or token of the open and dead events."""
         rows = (row for index in self._indexes() for row in index.rows.values())
         return max((max(row.position, row.token) for row in rows), default=0)
 

@@ -53,7 +53,7 @@ class FileWakeups:
                 _log.debug("wake-up not sent", stream=stream, error=str(error))
 
     def wake_own_workers(self, streams: Collection[str]) -> None:
-        """Let the next wait for these streams end at once, because a claim or a settlement may have left due events."""
+        """End the current wait for these streams, or else the next: a claim or settlement may have left due events."""
         if streams:
             self._hints.notify(streams)
 

@@ -186,10 +186,10 @@ class KafkaBus(PostgresBus):
         return opened
 
     async def _move_to_store(self, opened: Mapping[int, OpenDelivery], busy: frozenset[str]) -> list[Delivery]:
-        """Move the events that cannot run from the topic into the outbox, and return the deliveries of the others.
+        """Return the deliveries that may run now. Move the other events to the outbox, or return them to the topic.
 
-        A delayed event behind events of its key that run now returns to the topic, with the later events of its key. In
-        the outbox, another process could run it before them.
+        If earlier events of its key run now, a delayed event returns to the topic, with the later events of its key. In
+        the outbox, another process could run it before the earlier events.
         """
         waiting, outcomes, rest = set(busy), dict[Delivery, AnyOutcome](), list[Delivery]()
         running, behind, returned = set[str](), set[str](), list[int]()

@@ -12,7 +12,7 @@ from kingdom.backends.postgres.bus import PostgresBus
 from kingdom.backends.postgres.faults import translate_errors
 from kingdom.backends.postgres.rows import COURIER_HINT
 
-# The values of the events of a piece are not longer, except if a piece has one event.
+# The values of the events of a piece have at most this many characters together, unless the piece has one event.
 PIECE_BYTES = 16_000_000
 _FETCHED_AT_ONCE = 100
 
@@ -76,8 +76,8 @@ class CourierQueue:
     async def take_ticks(self, sent: int, *, begun: int = 0) -> list[Tick]:
         """Commit a new tick if there are new events, and return all ticks after the last sent one.
 
-        `begun` is a tick of which only a part is sent. If the server has lost it in a failover, its number is not used
-        again: events of the new tick would count as sent.
+        `begun` is the last tick of which something is sent. If the server has lost it in a failover, its number is not
+        used again, because events of the new tick would count as sent.
         """
         queries, parameters = self._bus.queries, {"sent": sent, "begun": max(sent, begun)}
         with translate_errors():
@@ -91,14 +91,14 @@ class CourierQueue:
     async def pieces(self, tick: Tick, after: int, limit: int) -> AsyncGenerator[Piece, None]:
         """Yield the events of a tick after a position, in pieces of at most `limit` events. The last may be empty.
 
-        After a long outage of the brokers, the server sorts all events since, so the first piece may take minutes.
+        After a long outage of the brokers, the server sorts many events, so the first piece may take minutes.
         """
         parameters = {"snapshot": tick.snapshot, "earlier": tick.earlier, "after": after}
         with translate_errors():
             async with (
                 self._bus.pool.connection() as connection,
                 connection.transaction(),
-                # A cursor of the server sorts a large tick once, and never has more than one piece in memory.
+                # With a cursor, the server sorts a large tick once, and this process has only one piece in memory.
                 connection.cursor("tick", row_factory=class_row(CarriedEvent)) as cursor,
             ):
                 cursor.itersize = _FETCHED_AT_ONCE

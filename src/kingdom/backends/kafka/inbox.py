@@ -77,7 +77,7 @@ class Inbox:
     async def settle(
         self, topic: str, partitions: Mapping[int, PartitionOwnership], offsets: Mapping[int, Ranges]
     ) -> frozenset[int]:
-        """Record offsets by partition as handled, and return the partitions. One that has another owner is missing."""
+        """Record offsets by partition as handled, and return the partitions. The statement says which are missing."""
         call = (self._bus.queries["settle_partitions"], settlement(self._stream, topic, partitions, offsets))
         with translate_errors():
             async with self._bus.responsive_connection() as connection:

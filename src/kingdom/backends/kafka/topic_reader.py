@@ -291,7 +291,7 @@ class TopicReader:
     def _settle_ends(self) -> None:
         """Settle what comes after the last events of idle partitions, such as transaction markers.
 
-        Retention may remove it. A position before the remaining offsets would look as if events were lost.
+        The brokers may remove these offsets. A position before those that remain would look as if events were lost.
         """
         now = time.monotonic()
         with self._lock:

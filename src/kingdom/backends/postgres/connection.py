@@ -261,7 +261,7 @@ class Connection(AsyncConnection[DictRow]):
         """Read what the server has sent."""
         answer = self._answer
         if answer is None or answer.done():
-            # No task waits, so the server has closed the connection. The next use of the connection will notice that.
+            # No task waits. If the server has closed the connection, the next use of the connection will notice that.
             self._unwatch()
             return
         try:

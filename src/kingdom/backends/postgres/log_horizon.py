@@ -25,7 +25,7 @@ class LogHorizon:
     """
 
     def __init__(self) -> None:
-        # None until all writers of the first observation have announced a number or ended.
+        # None until all writers that had announced no number at the first observation have ended.
         self.sequence: int | None = None
         self._server: datetime | None = None
         # A number, and the writers that must end before the log is complete up to it.

@@ -38,10 +38,10 @@ from kingdom.errors import Conflict, NotFound, Unavailable
 
 # `pins` reports what keeps vacuum from removing old row versions. Younger transactions are normal and are not reported.
 _PIN_SECONDS = 5.0
-# Most writers announce their numbers or end within milliseconds. So look a few times before returning fewer entries.
+# Most writers end within milliseconds. So look a few times before returning fewer entries.
 _HORIZON_LOOKS = 5
 _HORIZON_PAUSE = 0.005
-# How long the first reader in a process waits for writers that have announced no numbers.
+# How long the first reader in a process waits for the end of writers that have announced no number.
 _HORIZON_SECONDS = 5.0
 _DeadChange = Callable[[Connection, DictRow, str], Awaitable[bool]]
 

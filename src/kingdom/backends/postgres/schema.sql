@@ -171,7 +171,7 @@ CREATE TABLE kingdom.run_text (
 CREATE TABLE kingdom.run_text_default PARTITION OF kingdom.run_text DEFAULT;
 CREATE INDEX run_text_end ON kingdom.run_text (run, name, stop);
 
--- Events of streams with a transport, until the courier has sent them. Rows are only inserted, and leave with the
+-- Events of streams with a transport. The courier sends them from here. Rows are only inserted, and leave with the
 -- partition of their day. The courier follows snapshots, not `xid`: a transaction can get it long before it publishes.
 CREATE TABLE kingdom.courier_event (
     seq            bigint GENERATED ALWAYS AS IDENTITY,

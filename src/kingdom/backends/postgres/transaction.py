@@ -79,7 +79,7 @@ class PostgresTransaction(Transaction):
     async def hold(self, deliveries: Sequence[Delivery], *, optimistic: bool = False) -> None:
         """Lock the leases of these deliveries, and set `held` to the deliveries that their leases still own.
 
-        An `optimistic` transaction does so with its first read.
+        An `optimistic` transaction does so with its first read or dedup key, or when it commits.
         """
         if optimistic:
             self.held = self._unchecked = tuple(deliveries)
@@ -149,7 +149,8 @@ class PostgresTransaction(Transaction):
         """Write the changes and commit in one round trip, and return whether this was possible.
 
         It is possible if the statements can check everything themselves. A single statement commits by itself. If a
-        check fails, the transaction is rolled back, and the changes are written again one by one to find the reason.
+        check fails, the transaction is rolled back. Then `_apply` writes the changes again, and finds the reason in the
+        rows that its statements return.
         """
         if not self._server_can_check():
             return False

@@ -1,8 +1,8 @@
 """Send and receive wake-ups by NOTIFY. A lost wake-up only costs time.
 
 A commit with a NOTIFY waits for all other such commits of the server. So a wake-up has a transaction of its own, which
-does not wait for the disk. A publish sends its wake-up in its own round trip, which is cheaper and earlier, unless
-another wake-up went out a moment ago.
+does not wait for the disk. Unless another wake-up went out a moment ago, a publish sends its wake-up in the round trip
+that publishes the events, which is cheaper and earlier.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class PostgresWakeups:
         return self._hints.without_waiter(streams) if events == 1 else set(streams)
 
     def wake_own_workers(self, streams: Collection[str]) -> None:
-        """Let the next wait for these streams end at once, because a claim or a settlement may have left due events."""
+        """End the current wait for these streams, or else the next: a claim or settlement may have left due events."""
         if streams:
             self._hints.notify(streams)
 

@@ -74,7 +74,7 @@ class _LedgerDocument(msgspec.Struct, frozen=True, kw_only=True):
     awaiting: bool = False
     concluded: bool = False
     closed: bool = False
-    # The events that share this effect, except those with the outcome Done.
+    # The events that share this effect, except those for which `conclude` has returned Done.
     events: tuple[str, ...] = ()
 
 

@@ -18,8 +18,8 @@ _log = structlog.get_logger("kingdom.bus")
 class HintListener:
     """Waits for hints about streams, and calls `on_hint` with each hinted stream.
 
-    Each stream has a task that stays until its hint comes. New tasks for every claim would delay the claim, and cost a
-    worker with many streams more than its events.
+    Each stream has a task that stays until its hint comes. Creating tasks for every claim would delay the claim, and
+    with many streams it would take longer than handling the events.
     """
 
     def __init__(self, bus: Bus, on_hint: Callable[[str], None]) -> None:
@@ -30,7 +30,7 @@ class HintListener:
         self._ending: set[asyncio.Task[None]] = set()
 
     def listen(self, streams: Collection[str]) -> None:
-        """Wait for hints about these streams, and no longer about others: the bus then informs other processes."""
+        """Wait for hints about these streams only, so that the bus tells other processes about all other streams."""
         for stream in self._tasks.keys() - set(streams):
             self._end(stream)
         for stream in streams:

@@ -55,7 +55,7 @@ class HeldLease:
 class LeaseKeeper:
     """Renews every lease after half its length, and reports lost leases and cancelled events.
 
-    This thread may hang in a renewal, so the worker itself checks for expired leases.
+    The thread may hang in a renewal, so the worker itself checks for expired leases.
     """
 
     def __init__(

@@ -235,7 +235,8 @@ class Worker:
             if not unit.lost:
                 await self._execution.release(unit)
         except Exception:  # noqa: BLE001 - no error may end the worker
-            # Only a bug leads here. The events return to their stream, because their lease is no longer renewed.
+            # Only a bug leads here. When the other units of the lease have ended, it is no longer renewed. Then it
+            # expires, and the events return to their stream.
             _log.exception("unit failed", deliveries=len(unit.open))
         finally:
             self._finished(unit)
@@ -359,7 +360,10 @@ class Worker:
         return not self._is_full() or all(unit.stream != stream for unit in self._units)
 
     async def _until_idle(self, *, unless_stopping: bool = False) -> None:
-        """Wait until all units have ended, or if `unless_stopping`, the worker stops. Leave hints to others."""
+        """Wait until all units have ended. If `unless_stopping`, wait no longer than until the worker stops.
+
+        Meanwhile, this worker waits for no hints, so other processes get them.
+        """
         self._hints.listen(())
         while self._units and not (unless_stopping and self._stopping.is_set()):
             self._changed.clear()

@@ -207,7 +207,8 @@ class EventIndex:
                 index.put(_adjust_to_clock(row, self.now))
                 if row.error_code in (DAMAGED, UNREADABLE) and row.key is None and row.status == PENDING:
                     index.unreadable.add(row.position)
-            # The files do not say which event is the head of its key. That follows from the order of the events.
+            # The file of a new head is often not rewritten, so the files may not say which event is the head of a key.
+            # That follows from the order of the events.
             for key in list(index.queues):
                 if (head := index.next_head(key)) is not None:
                     head.due = max(min(head.created_at, self.now), head.not_before or 0)

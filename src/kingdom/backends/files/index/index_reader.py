@@ -63,7 +63,7 @@ def _last_log_sequence(layout: StoreLayout) -> int:
     kept = sorted(layout.rotated_logs(), key=os.path.getmtime, reverse=True)
     for path in (layout.log, *kept):
         if line := last_line(path):
-            # A line without a number is skipped. Cursors stay unique, because they also contain the journal offset.
+            # If the line has no number, use an older file. Cursors stay unique: they also contain the journal offset.
             with suppress(msgspec.MsgspecError):
                 return msgspec.json.decode(line, type=_LogNumber).seq
     return 0

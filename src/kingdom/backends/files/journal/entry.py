@@ -15,9 +15,9 @@ FILE_PROBLEMS = frozenset({MISSING, DAMAGED, UNREADABLE})
 class EventRow(msgspec.Struct, array_like=True, gc=False):
     """The state of one open or DEAD event.
 
-    `token` is the token of its last lease, and `key` is None in a stream without order. `due` is None for an event that
-    is DEAD or behind the head of its key. `not_before` is the earliest delivery time that the publisher allows.
-    `blocks` means that this DEAD event blocks its key.
+    `token` is the token of its last lease, and `key` is None for an event that is not ordered. `due` is None for an
+    event that is DEAD or behind the head of its key. `not_before` is the earliest delivery time that the publisher
+    allows. `blocks` means that this DEAD event blocks its key.
     """
 
     stream: str

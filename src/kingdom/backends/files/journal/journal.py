@@ -2,7 +2,7 @@
 
 Segments are append-only text files. Each line is one entry: its checksum, its offset and its content. Offsets count the
 bytes of all segments since the store was created. A lease token is the offset of an entry, and an event position lies
-between the offsets of its entry and of the next one, so a store needs no other counter.
+between the offsets of its entry and of the next one, so tokens and positions need no counter of their own.
 """
 
 import os
@@ -228,7 +228,7 @@ def _find_synced_offset(torn: bytes, offset: int) -> int:
 
 
 def _decode(line: bytes, offset: int) -> JournalEntry | None:
-    """Return the entry of a line, or None if the line is incomplete or belongs to another offset."""
+    """Return the entry of a line, or None if the line is incomplete, damaged or from another offset."""
     checksum, _, rest = line.partition(b" ")
     number, _, content = rest.partition(b" ")
     if not content.endswith(b"\n") or number != b"%d" % offset:

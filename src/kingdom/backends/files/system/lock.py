@@ -16,7 +16,7 @@ import structlog
 from kingdom.backends.files.system.processes import holders_of, is_stopped
 from kingdom.errors import Unavailable
 
-# How long to wait for a stopped holder of the lock before killing it. Leases are longer than this.
+# How long to wait for a stopped holder of the lock before killing it. A lease must be longer to outlive this wait.
 STOPPED_SECONDS = 2.0
 _CHECK_EVERY_SECONDS = 0.1
 # How long to wait for the lock before giving up.

@@ -351,7 +351,7 @@ def _is_number(text: str) -> bool:
 
 
 def _content(path: str) -> bytes:
-    """Return the content of an event file, or empty bytes if the path is a link or a directory."""
+    """Return the content of an event file, or empty bytes if the path is not a plain file."""
     try:
         return read_file(path)
     except OSError as error:

@@ -1,5 +1,5 @@
--- Column lists that several statements use: `{name}` in a statement stands for the fragment of that name. Parts of
--- statements are fragments of the other files.
+-- Column lists and conditions that several statements use. `{name}` in a statement stands for the fragment of that
+-- name. The other files also have fragments: larger parts of their statements.
 
 -- fragment: archive_columns
 -- The columns that are copied when an event moves to the archive. Status, history and processed_at are set separately.

@@ -146,7 +146,8 @@ UPDATE kingdom.outbox_event SET next_retry_at = greatest(clock_timestamp(), not_
       ORDER BY e.id LIMIT 1) first_open));
 
 -- name: drop_idle_keys
--- Delete the key rows that publish_ordered has created only for duplicates. A key without open events has no row.
+-- Delete the key rows that publish_ordered or write has created only for duplicates: a key without open events has no
+-- row.
 DELETE FROM kingdom.outbox_key q
  WHERE (q.stream, q.partition_key) IN (SELECT * FROM unnest(%(streams)s::text[], %(keys)s::text[]))
    AND q.blocked_by IS NULL

@@ -37,6 +37,6 @@ SELECT names.name, first_piece.start, last_piece.stop, last_piece.is_cut
                  WHERE run = %(run)s AND name = names.name ORDER BY stop DESC LIMIT 1) last_piece;
 
 -- name: read_text
--- Return pieces of a text after a position, in order.
+-- Return pieces of a text that end after a position, in order.
 SELECT start, content, is_cut FROM kingdom.run_text
  WHERE run = %(run)s AND name = %(name)s AND stop > %(after)s ORDER BY stop LIMIT %(limit)s;
