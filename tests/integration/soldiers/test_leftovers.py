@@ -1,7 +1,9 @@
 """A starting host kills the processes that it left running before its restart, and nothing else."""
 
 import asyncio
+import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -43,6 +45,21 @@ async def test_only_processes_whose_home_is_in_the_directory_of_the_host_are_kil
         assert await is_killed(two)
         assert [each.returncode for each in (above, beside, elsewhere)] == [None] * 3
         assert kill_leftover_processes(mine) == 0
+
+
+async def test_a_host_in_the_home_of_its_account_spares_the_other_processes_of_the_account(tmp_path: Path) -> None:
+    code = "import sys, pathlib; from kingdom.soldiers.processes.leftovers import kill_leftover_processes as kill;"
+    code += "sys.exit(kill(pathlib.Path(sys.argv[1])))"
+    async with (
+        process_with_home(tmp_path) as of_the_account,
+        process_with_home(tmp_path / "runs" / "wf-1") as of_an_agent,
+    ):
+        host = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", code, str(tmp_path)), env={**os.environ, "HOME": str(tmp_path)}
+        )
+        assert await asyncio.wait_for(host.wait(), PATIENCE_SECONDS) == 1
+        assert await is_killed(of_an_agent)
+        assert of_the_account.returncode is None
 
 
 @pytest.mark.parametrize("backend", ["files"], indirect=True)

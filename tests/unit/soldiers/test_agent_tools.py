@@ -97,6 +97,14 @@ async def test_a_later_report_withdraws_the_question_of_an_earlier_one(tmp_path:
     assert tools.end() is None
 
 
+async def test_a_question_after_a_report_that_needs_a_person_is_not_withdrawn_by_a_later_report(tmp_path: Path) -> None:
+    tools = in_turn(tmp_path)
+    await call_tool(tools, "report_result", status="needs_human", summary="stuck", question="Which branch?")
+    assert "end your turn" in await call_tool(tools, "ask_human", question="Which one?", choices=["a", "b"])
+    assert "end your turn" in await refused(tools, "report_result", SUCCESS)
+    assert tools.end() == AgentQuestion(text="Which one?", choices=("a", "b"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

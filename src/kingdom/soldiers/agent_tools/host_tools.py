@@ -126,7 +126,7 @@ class HostTools(AgentTools):
                     return ToolReply(text=_REMEMBERED)
                 case AskHumanInput():
                     text = f"{call.question}\n\n{call.context}" if call.context.strip() else call.question
-                    turn.question = AgentQuestion(text=text, choices=call.choices)
+                    turn.question, turn.asked_in_result = AgentQuestion(text=text, choices=call.choices), False
                     return ToolReply(text=_ASKED)
                 case PetitionInput():
                     return await self._petition(turn, call)

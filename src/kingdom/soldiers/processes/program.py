@@ -44,6 +44,10 @@ _BRIDGE = (sys.executable, "-I", "-S", bridge.__file__)
 _NO_SANDBOX = Sandbox(profile=SandboxProfile.OFF)
 
 
+class ProgramTimedOut(ProgramFailed):
+    """Raised when a program was killed because it took longer than its time limit."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
     """The exit code of a program, and the last part of its output."""
@@ -337,7 +341,7 @@ async def run_program(
         if isinstance(end, asyncio.CancelledError):
             raise
         words = redaction.ending(bytes(tail).decode(errors="replace"), _ERROR_LENGTH_MAX)
-        raise ProgramFailed(
+        raise ProgramTimedOut(
             f"{argv[0]} took longer than {timeout.total_seconds():g} s and was killed: allow more time or find out "
             f"what it waits for; it wrote last: {words!r}"
         ) from None
