@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from kingdom.soldiers.processes.leftovers import kill_leftover_processes
-from tests.integration.soldiers.host_scene import HostScene
+from kingdom.workflow.model.status import WorkflowStatus
+from tests.integration.soldiers.host_scene import HostScene, writes
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -71,3 +72,20 @@ async def test_a_starting_host_ends_processes_that_it_left_running_before(scene:
         await scene.start_host("host-a")
         assert await is_killed(left)
         assert of_another_host.returncode is None
+
+
+@pytest.mark.parametrize("backend", ["files"], indirect=True)
+async def test_a_starting_host_removes_the_lock_files_of_killed_gits_from_the_refs_of_runs(scene: HostScene) -> None:
+    host = await scene.start_host("host-a")
+    run = await scene.until(await scene.begin(writes("one")), WorkflowStatus.COMPLETED)
+    await scene.stop_host(host)
+    (checkpoint,) = run.checkpoints
+    refs = scene.bare() / "refs"
+    # An attempt at a checkpoint that was interrupted is repeated under another name.
+    interrupted = refs / "kingdom" / "checkpoints" / f"{checkpoint.id}-interrupted" / f"{run.work_trees[0].id}.lock"
+    locks = [interrupted, refs / "heads" / f"{run.work_trees[0].branch}.lock"]
+    for lock in locks:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        lock.touch()
+    await scene.start_host("host-a")
+    assert [lock for lock in locks if lock.exists()] == []

@@ -331,6 +331,16 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
+def remove_stale_locks(repositories: Path) -> None:
+    """Remove the lock files that killed git programs left on refs of runs. No program of the host may run meanwhile.
+
+    A checkpoint that is taken again has another ref, so otherwise the lock file of the first attempt would stay.
+    """
+    for clone in repositories.glob("*.git"):
+        for lock in [*(clone / "refs/heads").rglob("*.lock"), *(clone / "refs/kingdom").rglob("*.lock")]:
+            lock.unlink(missing_ok=True)
+
+
 def _remove_locks(repository: Path) -> None:
     """Remove lock files that a killed git left. The caller holds the lock of the repository."""
     for lock in [repository / "config.lock", *(repository / _FETCHED).rglob("*.lock")]:

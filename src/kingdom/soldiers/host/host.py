@@ -22,6 +22,7 @@ from kingdom.errors import KingdomError, Misconfigured, NotFound, Transient, Unr
 from kingdom.failure_log import log_failure
 from kingdom.soldiers.agents.port import AgentClient
 from kingdom.soldiers.checkouts.legacy_checkouts import migrate_legacy_checkouts
+from kingdom.soldiers.checkouts.repository import remove_stale_locks
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
 from kingdom.soldiers.host.command_input import load_command_input, local_checkout
 from kingdom.soldiers.host.reporter import Reporter
@@ -117,6 +118,7 @@ class SoldierHost:
         self._folders.create()
         async with _exclusive_directory(self._folders):
             await asyncio.to_thread(kill_leftover_processes, self._folders.directory)
+            await asyncio.to_thread(remove_stale_locks, self._folders.repositories)
             await migrate_legacy_checkouts(
                 self._folders.repositories, home=self._folders.directory, git_policy=self._agent_environment.git_policy
             )

@@ -1,11 +1,13 @@
 """Kill processes that an earlier run of this host left behind."""
 
 import os
+import select
 import signal
 from pathlib import Path
 
 import structlog
 
+_DYING_SECONDS = 10.0
 _log = structlog.get_logger("kingdom.soldiers")
 
 
@@ -38,6 +40,8 @@ def _kill_if_leftover(pid: int, home: bytes, kept: set[bytes]) -> bool:
         if homes & kept or not any(each == home or each.startswith(home + b"/") for each in homes):
             return False
         signal.pidfd_send_signal(process, signal.SIGKILL)
+        # Until it is dead, a system call in which it was killed may still create a file.
+        select.select([process], [], [], _DYING_SECONDS)
     except OSError:
         return False
     else:
