@@ -142,6 +142,16 @@ async def test_a_check_may_take_as_long_as_its_work_says(scene: HostScene) -> No
 
 
 @ONE_BACKEND
+async def test_a_check_that_cannot_be_started_does_not_blame_the_time_limit(scene: HostScene) -> None:
+    await scene.start_host()
+    workflow = await scene.begin(work("one", task(), verify=('rm -r "$PWD"', "true")), git_refs=())
+    failed = await scene.until(workflow, WorkflowStatus.FAILED)
+    assert "`true` failed: " in failed.reason
+    assert "could not be started" in failed.reason
+    assert "timeoutSeconds" not in failed.reason
+
+
+@ONE_BACKEND
 async def test_a_missing_base_branch_fails_the_run_with_the_branches_there_are(scene: HostScene) -> None:
     await scene.start_host()
     workflow = await scene.begin(writes("one"), git_refs=[GitRef(git_id=APP, base_branch="dev")])

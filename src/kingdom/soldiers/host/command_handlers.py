@@ -14,11 +14,10 @@ import structlog
 
 from kingdom.atomic_write import write_atomically
 from kingdom.bus.record import Record
-from kingdom.errors import ProgramFailed
+from kingdom.errors import ProgramFailed, ProgramTimedOut
 from kingdom.soldiers.agent_tools.calls import GUIDE
 from kingdom.soldiers.agents.port import AgentGone, Launch
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec
-from kingdom.soldiers.files.disk_quota import DiskQuotaExceeded
 from kingdom.soldiers.host.checkpoint_diffs import copy_diffs
 from kingdom.soldiers.host.command_input import CommandInput
 from kingdom.soldiers.host.queries import generate_report, send_query, send_unclaimed_cost
@@ -140,7 +139,7 @@ async def verify_work(context: HostContext, command_input: CommandInput[commands
                 )
         except ProgramFailed as error:
             reason = workplace.redaction.text(str(error))
-            hint = "" if isinstance(error, DiskQuotaExceeded) else " (`timeoutSeconds` of a Work is its time limit)"
+            hint = " (`timeoutSeconds` of a Work is its time limit)" if isinstance(error, ProgramTimedOut) else ""
             raise ProgramFailed(f"`{check}` failed: {reason}{hint}") from error
         if finished.code:
             output = workplace.redaction.ending(finished.output, ERROR_LENGTH_MAX)
