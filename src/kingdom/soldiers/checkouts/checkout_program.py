@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 # The largest sizes of one file in a commit, and of all its changed files together.
 _FILE_BYTES_MAX = 1 << 30
 _ALL_BYTES_MAX = 4 << 30
-_DIFF_BYTES_MAX = 64 << 20
+# One byte more is written, so that the reader notices a longer diff.
+LOCAL_DIFF_BYTES_MAX = 64 << 20
 _NAMES_SHOWN = 10
 _NESTED_REPOSITORIES_MAX = 100
 # Git fails for paths near the limit of Linux (4096 bytes).
@@ -257,7 +258,7 @@ def diff(git: CheckoutGit, request: "Request") -> "Answer":
     _read_or_copy_index(git, request)
     options = ("--no-color", "--no-ext-diff", "--no-textconv")
     text = git.call("diff", *options, request["since"], _find_changes(git).stage())
-    return [b"done"], lambda: write_all(1, text[:_DIFF_BYTES_MAX])
+    return [b"done"], lambda: write_all(1, text[: LOCAL_DIFF_BYTES_MAX + 1])
 
 
 def changed_files(git: CheckoutGit, request: "Request") -> "Answer":

@@ -10,6 +10,7 @@ import msgspec
 from kingdom.bus.port import Bus
 from kingdom.errors import NotFound
 from kingdom.soldiers.checkouts.checkout import GitPolicy
+from kingdom.soldiers.checkouts.checkout_program import LOCAL_DIFF_BYTES_MAX
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec, RunCheckouts
 from kingdom.soldiers.host.checkpoint_diffs import DIFF_BYTES_MAX, CheckpointDiff, DiffBase, read_diff
 from kingdom.soldiers.host.command_input import local_checkout
@@ -24,8 +25,8 @@ from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkTreeStatus
 from kingdom.workflow.records import load_resource
 
-# A longer diff in a clone of this machine is cut.
-_LOCAL_BYTES_MAX = 64 << 20
+_LOCAL_CUT = f"cut after {LOCAL_DIFF_BYTES_MAX >> 20} MiB"
+_STORED_CUT = f"cut after {DIFF_BYTES_MAX >> 20} MiB, the rest is on the host of the run"
 
 
 class TreeDiff(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -90,7 +91,8 @@ class RunDiffs:
         spec = await self._spec(workflow, tree, folders)
         # A repository that was added after the checkpoint is compared with its base.
         commit = (since and since.commits.get(tree.id)) or await checkouts.base_commit(spec)
-        return _tree_diff(tree, CheckpointDiff(since=commit, until="", diff=await checkouts.diff(spec, commit)), "")
+        found = _local_diff(commit, "", await checkouts.diff(spec, commit))
+        return _tree_diff(tree, found, _LOCAL_CUT if found.is_cut else "")
 
     async def _checkpoint_diff(
         self, workflow: Workflow, tree: WorkTree, point: Checkpoint, side: DiffBase, folders: HostFolders | None
@@ -103,7 +105,7 @@ class RunDiffs:
             return []
         note = f"as of checkpoint {point.id}"
         if found.is_cut:
-            note += f"; cut after {DIFF_BYTES_MAX >> 20} MiB, the rest is on the host of the run"
+            note += f"; {_LOCAL_CUT if folders else _STORED_CUT}"
         return [_tree_diff(tree, found, note)]
 
     async def _diff_in_clone(
@@ -116,8 +118,8 @@ class RunDiffs:
         before = [each for each in valid[: valid.index(point)] if tree.id in each.commits] if point in valid else []
         since = before[-1].commits[tree.id] if before and side == "previous" else await checkouts.base_commit(spec)
         until = point.commits[tree.id]
-        diff = await checkouts.diff_commits(spec, since, until, _LOCAL_BYTES_MAX)
-        return CheckpointDiff(since=since, until=until, diff=diff)
+        diff = await checkouts.diff_commits(spec, since, until, LOCAL_DIFF_BYTES_MAX + 1)
+        return _local_diff(since, until, diff)
 
     async def _find_folders(self, workflow: Workflow) -> tuple[HostFolders | None, str]:
         """Return the folders of a run's host if it is this machine, and a description of the host."""
@@ -141,6 +143,14 @@ class RunDiffs:
 
     def _checkouts(self, folders: HostFolders) -> RunCheckouts:
         return RunCheckouts(folders.repositories, home=folders.directory, git_policy=self._git_policy)
+
+
+def _local_diff(since: str, until: str, diff: str) -> CheckpointDiff:
+    """Return a diff from a checkout or clone of this machine; a longer one than is shown is cut."""
+    data = diff.encode()
+    is_cut = len(data) > LOCAL_DIFF_BYTES_MAX
+    kept = data[:LOCAL_DIFF_BYTES_MAX].decode(errors="ignore") if is_cut else diff
+    return CheckpointDiff(since=since, until=until, diff=kept, is_cut=is_cut)
 
 
 def _points_after(workflow: Workflow, since: Checkpoint | None) -> Sequence[Checkpoint]:

@@ -153,6 +153,6 @@ def _cut(found: TreeDiff) -> TreeDiff:
     data = found.diff.encode()
     if len(data) <= DIFF_BYTES_MAX:
         return found
-    note = f"cut after {DIFF_BYTES_MAX >> 20} MiB; `kingdom diff` shows all"
+    note = f"cut after {DIFF_BYTES_MAX >> 20} MiB; `kingdom diff` shows more"
     diff = data[:DIFF_BYTES_MAX].decode(errors="ignore")
     return msgspec.structs.replace(found, diff=diff, note=f"{found.note}; {note}" if found.note else note)
