@@ -1,7 +1,7 @@
 """An agent that speaks ACP and does what its prompt says: one step as a JSON object per line.
 
 {"update": {...}}        sends an update of the session
-{"permission": [...]}    asks for permission with these kinds of options, and says the result
+{"permission": [...]}    asks for permission for `command` with these kinds of options, and says the result
 {"line": "text"}         writes this line unchanged
 {"until_cancelled": 2}   ignores cancellations until the second one, and ends the turn as cancelled
 {"error": {...}}         ends the turn with an error
@@ -45,9 +45,9 @@ def _saying(session: str, text: str) -> Message:
     return _updating(session, {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}})
 
 
-def _ask(session: str, kinds: list[str]) -> None:
+def _ask(session: str, kinds: list[str], command: str) -> None:
     options = [{"optionId": f"option-{kind}", "name": kind, "kind": kind} for kind in kinds]
-    call = {"toolCallId": "asked", "title": "Do it", "kind": "execute", "rawInput": {"command": "make"}}
+    call = {"toolCallId": "asked", "title": "Do it", "kind": "execute", "rawInput": {"command": command}}
     params = {"sessionId": session, "options": options, "toolCall": call}
     _write({"id": "permission", "method": "session/request_permission", "params": params})
     _answered.wait()
@@ -62,7 +62,7 @@ def _take_turn(request: Message) -> None:
             case {"update": update}:
                 _write(_updating(session, update))
             case {"permission": kinds}:
-                _ask(session, kinds)
+                _ask(session, kinds, step.get("command", "make"))
             case {"line": text}:
                 _write(text)
             case {"until_cancelled": times}:

@@ -117,6 +117,13 @@ async def test_permission_is_given_for_one_use_and_never_for_all_uses(
     assert only(reported, ToolUse) == ([ToolUse("execute", "make")] if "allow_once" in kinds else [])
 
 
+async def test_a_request_with_half_a_surrogate_pair_is_answered(scene: Scene) -> None:
+    agent = await scene.start()
+    reported = await take(agent, {"permission": ["allow_once"], "command": "echo \ud83d!"}, end())
+    assert isinstance(reported[-1], TurnAnswer)
+    assert only(reported, ToolUse) == [ToolUse("execute", "echo ?!")]
+
+
 async def test_a_message_after_the_failure_marker_of_the_profile_fails_the_turn(scene: Scene) -> None:
     profile = replace(PLAIN, has_notices=True, failure_marker=("agent", "state", "broken"))
     agent = await scene.start(profile)

@@ -22,6 +22,7 @@ from kingdom.soldiers.agents.transcript import (
     read_page,
     tail_offset,
     to_entry,
+    try_decode_message,
 )
 from kingdom.soldiers.redaction import REDACTED, Redaction
 from kingdom.workflow.model.messages.answers import TranscriptFinding
@@ -86,6 +87,24 @@ def test_an_incomplete_line_does_not_swallow_the_next(path: Path) -> None:
 def test_a_line_that_is_not_an_entry_is_skipped(path: Path, line: bytes) -> None:
     path.write_bytes(b'{"n": 1}\n' + line + b'{"n": 2}\n')
     assert read_entries(path) == [{"n": 1}, {"n": 2}]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (rb'{"text": "\ud83d!"}', {"text": "?!"}),
+        (rb'{"\ude00": ["a\udfff", "\ud83d\ude00"]}', {"?": ["a?", "\U0001f600"]}),
+        (rb'["\ud83d"]', None),
+        (rb'{"text": "\ud83d", "n": NaN}', None),
+        (rb'{"text": "\ud83d', None),
+        (b'{"text": "\xff"}', None),
+        (b"[" * 100_000, None),
+    ],
+)
+def test_half_a_surrogate_pair_in_a_message_of_a_program_becomes_a_question_mark(
+    line: bytes, message: dict[str, Any] | None
+) -> None:
+    assert try_decode_message(line) == message
 
 
 def test_reading_a_missing_transcript_raises_file_not_found(path: Path) -> None:

@@ -25,6 +25,7 @@ The entry that ends a turn can also have `inputTokens` and `outputTokens`.
 the steps of its script instead, and `normalize_entry` translates these into this vocabulary.
 """
 
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -223,6 +224,20 @@ def try_decode_entry(line: bytes) -> TranscriptEntry | None:
         return decode_entry(line)
     except UNREADABLE_JSON:
         return None
+
+
+def try_decode_message(line: bytes) -> dict[str, Any] | None:
+    """Return the message of an agent's program in a line; None if it cannot be decoded.
+
+    Half a surrogate pair, which programs in JavaScript can write as an escape and msgspec rejects, becomes "?".
+    """
+    if (message := try_decode_entry(line)) is not None:
+        return message
+    try:
+        text = json.dumps(json.loads(line), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return None
+    return try_decode_entry(text.encode(errors="replace"))
 
 
 def _ends_with_newline(file: int) -> bool:

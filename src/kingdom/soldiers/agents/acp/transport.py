@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from kingdom.soldiers.agents.transcript import try_decode_entry
+from kingdom.soldiers.agents.transcript import try_decode_message
 from kingdom.soldiers.processes.program import Program
 
 _UPDATE = "session/update"
@@ -32,7 +32,7 @@ class AcpTransport:
 
     async def _read(self) -> AsyncGenerator[dict[str, Any], None]:
         async for line in self._program.lines():
-            match try_decode_entry(line):
+            match try_decode_message(line):
                 case {"method": method, "params": {"sessionId": str(session), "update": dict(update)}} if (
                     method == _UPDATE
                 ):

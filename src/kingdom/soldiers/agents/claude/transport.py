@@ -8,7 +8,7 @@ from typing import Any
 
 from claude_agent_sdk import ProcessError, Transport
 
-from kingdom.soldiers.agents.transcript import try_decode_entry
+from kingdom.soldiers.agents.transcript import try_decode_message
 from kingdom.soldiers.processes.program import Program
 
 _ANSWER_SECONDS = 10.0
@@ -46,7 +46,7 @@ class ClaudeTransport(Transport):
         """Yield the messages of the program, except the answers to `request`."""
         try:
             async for line in self._program.lines():
-                message = try_decode_entry(line)
+                message = try_decode_message(line)
                 if message is not None and not self._take_answer(message):
                     yield message
         finally:
