@@ -186,6 +186,17 @@ async def test_values_of_secret_variables_in_copied_env_files_are_secrets(tmp_pa
     assert copied_secrets(tree, checkout_setup, folder=tmp_path / "notes") == {"of-the-house", "hunter2hunter2"}
 
 
+async def test_an_env_file_whose_name_cannot_be_recorded_is_not_copied(tmp_path: Path) -> None:
+    tree = await checked_out(tmp_path, {".worktreeinclude": ".env*\ncache\n"})
+    odd = (".env\n.local", "line\nbreak/.env", ".env\udcff")
+    files = dict.fromkeys(odd, "API_KEY=of-the-house")
+    checkout_setup = provided(tmp_path, {**files, ".env": "DB_PASSWORD=hunter2hunter2", "cache/a\nb": "x"})
+    await prepared(tree, checkout_setup, folder=tmp_path / "notes", environment=ENVIRONMENT)
+    assert not [name for name in odd if (tree.path / name).exists()]
+    assert (tree.path / "cache" / "a\nb").exists()
+    assert copied_secrets(tree, checkout_setup, folder=tmp_path / "notes") == {"hunter2hunter2"}
+
+
 async def test_secrets_of_copied_env_files_are_redacted_in_the_setup_log_even_if_it_fails(tmp_path: Path) -> None:
     script = "cat .env; test -f cache || { touch cache; exit 1; }\n"
     tree = await checked_out(tmp_path, {".worktreeinclude": ".env*\n!.env.example\n", SCRIPT: script})

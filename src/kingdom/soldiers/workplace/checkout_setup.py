@@ -91,7 +91,7 @@ async def _copy(tree: CheckoutSpec, checkout_setup: CheckoutSetup, folder: Path,
             _env_files_record(tree, folder),
             "".join(f"{name}\n" for name in sorted(requested | _recorded_env_files(tree, folder))),
         )
-        await copy_included(source, tree.path, ignored=ignored)
+        await copy_included(source, tree.path, ignored=lambda names: ignored([*filter(_may_copy, names)]))
 
 
 def _env_files(source: Path, checkout: Path) -> set[str]:
@@ -99,8 +99,12 @@ def _env_files(source: Path, checkout: Path) -> set[str]:
     patterns = read_patterns(checkout)
     names = [PurePosixPath(path.relative_to(source)) for path in source.rglob(".env*")] if patterns else []
     last_matches = {name: next((each for each in reversed(patterns) if each.matches(name)), None) for name in names}
-    # Names that are not printable are left out, because the record has one name per line.
-    return {str(name) for name, last in last_matches.items() if last and last.included and str(name).isprintable()}
+    return {str(name) for name, last in last_matches.items() if last and last.included and _may_copy(str(name))}
+
+
+def _may_copy(name: str) -> bool:
+    """Return whether the secrets of a copied file would be known: the record of `.env` files has one name per line."""
+    return name.isprintable() or not PurePosixPath(name).name.startswith(".env")
 
 
 def _env_files_record(tree: CheckoutSpec, folder: Path) -> Path:
