@@ -16,7 +16,7 @@ from kingdom.clock import utc_now
 from kingdom.court.documents import Assignment, ExternalEvent, Message
 from kingdom.court.envoy.answers import open_questions
 from kingdom.court.heartbeat import last_heartbeats
-from kingdom.court.questions import QUESTIONS, HumanQuestion
+from kingdom.court.questions import QUESTIONS, HumanQuestion, QuestionStatus
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES
 from kingdom.demo.narration import NarrationLine, Tone, describe_log_entry, describe_transcript_entry
 from kingdom.soldiers.agents.transcript import read_page
@@ -107,13 +107,13 @@ class StoreWatcher:
         )
 
     async def read_question(self) -> AnsweredQuestion:
-        """Return the question of the demo and its accepted answer."""
+        """Return the first answered question and its accepted answer."""
         async with self._bus.transaction() as transaction:
             found = [
                 msgspec.convert(record.doc, HumanQuestion)
                 async for record in each_record(transaction, RecordQuery(kind=QUESTIONS.name))
             ]
-        (ask,) = found
+        ask = min(found, key=lambda each: (each.status is not QuestionStatus.ANSWERED, each.asked_at))
         return AnsweredQuestion(question=ask.text, answer=ask.answer, answered_by=ask.answered_by)
 
     async def _with_content(self, entry: LogEntry) -> LogEntry:
