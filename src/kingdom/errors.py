@@ -11,6 +11,7 @@
     │   └── IllegalTransition the current state does not allow the request
     ├── LeaseLost            the lease has ended, so another worker may own the delivery: nothing was changed
     ├── ProgramFailed        an external program (git, an agent, a check) or an access to a file failed
+    │   └── ProgramTimedOut  a program was killed at its time limit
     ├── Unreadable           a stored document does not fit this version
     ├── NotFound             no such event, stream or record
     │   └── Ambiguous        a shortened id matches several ids
@@ -108,6 +109,10 @@ class ProgramFailed(KingdomError):
     """Raised when an external program, such as git or an agent, or an access to a file fails."""
 
     code = "program_failed"
+
+
+class ProgramTimedOut(ProgramFailed):
+    """Raised when an external program was killed because it took longer than its time limit."""
 
 
 class Unreadable(KingdomError):

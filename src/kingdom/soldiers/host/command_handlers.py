@@ -14,7 +14,7 @@ import structlog
 
 from kingdom.atomic_write import write_atomically
 from kingdom.bus.record import Record
-from kingdom.errors import ProgramFailed
+from kingdom.errors import ProgramFailed, ProgramTimedOut
 from kingdom.soldiers.agent_tools.calls import GUIDE
 from kingdom.soldiers.agents.port import AgentGone, Launch
 from kingdom.soldiers.checkouts.run_checkouts import CheckoutSpec

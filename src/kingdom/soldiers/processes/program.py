@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from kingdom.errors import Misconfigured, ProgramFailed
+from kingdom.errors import Misconfigured, ProgramFailed, ProgramTimedOut
 from kingdom.soldiers.files.disk_quota import DiskQuota, DiskQuotaExceeded
 from kingdom.soldiers.processes.pid_namespace import open_pidfd, read_init_pid, wait_readable
 from kingdom.soldiers.processes.process_table import child_pids, describe_exit, kill_group, process_state
