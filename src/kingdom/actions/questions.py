@@ -12,9 +12,9 @@ from kingdom.bus.port import Transaction
 from kingdom.bus.record import OnUnreadable, Record, ignore_unreadable, read_documents
 from kingdom.court import records
 from kingdom.court.documents import Assignment, ExternalEvent, title_of
-from kingdom.court.envoy.answers import PersonAnswer, find_pending_answer, submit_answer
+from kingdom.court.envoy.answers import PersonAnswer, submit_answer
 from kingdom.court.petitions.decision import PETITIONS, Petition
-from kingdom.court.questions import QUESTIONS, WITHOUT_RUN, HumanQuestion, QuestionStatus
+from kingdom.court.questions import QUESTIONS, WITHOUT_RUN, HumanQuestion, QuestionStatus, find_pending_answer
 from kingdom.errors import Permanent
 from kingdom.views.questions import AnswerResult, OpenQuestion
 

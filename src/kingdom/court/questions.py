@@ -8,8 +8,8 @@ import msgspec
 
 from kingdom.bus.port import Transaction
 from kingdom.bus.record import Record, RecordKind, read_document
-from kingdom.court.documents import MessageType, Urgency
-from kingdom.court.records import queue_message
+from kingdom.court.documents import EventStatus, MessageType, Urgency
+from kingdom.court.records import EVENTS, queue_message
 
 # People are reminded once after this time without an answer.
 REMINDED_AFTER = timedelta(hours=24)
@@ -132,6 +132,12 @@ async def load_question(transaction: Transaction, question_id: str) -> tuple[Rec
     """Return the latest question of a root assignment or petition, or None."""
     record = await transaction.get(QUESTIONS.name, question_id)
     return (record, read_document(record.doc, HumanQuestion)) if record else None
+
+
+async def find_pending_answer(transaction: Transaction, question: HumanQuestion) -> Record | None:
+    """Return the event of an answer that the King has not processed yet, or None."""
+    found = await transaction.get(EVENTS.name, question.given) if question.given else None
+    return found if found and found.state == EventStatus.PENDING else None
 
 
 async def save_question(transaction: Transaction, question: HumanQuestion, record: Record | None = None) -> None:

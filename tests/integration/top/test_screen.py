@@ -12,9 +12,15 @@ from psycopg import sql
 from kingdom.bootstrap import operations_of
 from kingdom.bus import Bus, Dead, Envelope, Record
 from kingdom.clock import utc_now
-from kingdom.court.envoy.answers import find_pending_answer
 from kingdom.court.heartbeat import HEARTBEATS
-from kingdom.court.questions import QUESTIONS, HumanQuestion, QuestionStatus, load_question, save_question
+from kingdom.court.questions import (
+    QUESTIONS,
+    HumanQuestion,
+    QuestionStatus,
+    find_pending_answer,
+    load_question,
+    save_question,
+)
 from kingdom.court.records import CURRENT
 from kingdom.ids import first_id
 from kingdom.realm import Realm

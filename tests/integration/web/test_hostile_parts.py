@@ -54,6 +54,15 @@ def test_a_diff_its_branch_and_its_paths_are_text(payload: str) -> None:
     assert_only_text(render("diff.html", diffs=show_diffs([tree])))
 
 
+@pytest.mark.parametrize("character", ["\f", "\x1c", "\x85", "\u2028"])
+def test_a_line_of_a_diff_cannot_look_like_another_file(character: str) -> None:
+    diff = f"diff --git a/x b/x\n@@ -0,0 +1,2 @@\n+one{character}diff --git a/y b/y\n+two\r\n"
+    tree = TreeDiff(work_tree_id="w", git_id="g", branch="b", since="s", until="u", diff=diff, note="")
+    [shown] = show_diffs([tree])
+    assert [(file.path, file.added) for file in shown.files] == [("x", 2)]
+    assert shown.files[0].lines[-1] == ("add", "+two")
+
+
 @pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
 def test_the_id_of_a_run_and_the_name_of_its_general_are_text(payload: str) -> None:
     run = make_run(payload, WorkflowStatus.FAILED, payload, title="", reason=f"alert {payload}", at=utc_now())

@@ -18,6 +18,7 @@ from kingdom.bus.record import Record, RecordKind, RecordQuery, read_documents
 from kingdom.chronicle.catalog import log_clean_up
 from kingdom.court.chamberlain.settings import RetentionSettings
 from kingdom.court.followups.records import FOLLOWUPS, Followup
+from kingdom.court.king.release import BILLS
 from kingdom.court.records import ASSIGNMENTS, EVENTS, MESSAGES, RESULTS
 from kingdom.court.sessions import list_sessions
 from kingdom.court.text_logs import NAMES, OLD
@@ -62,6 +63,8 @@ def with_retention(kinds: Iterable[RecordKind], settings: RetentionSettings) -> 
         EVENTS.name: settings.queue_days,
         ASSIGNMENTS.name: settings.queue_days,
         MESSAGES.name: settings.queue_days,
+        # A late cost of a stored assignment needs the bill: it says how much is already recorded.
+        BILLS.name: settings.queue_days,
         RESULTS.name: settings.results_days,
         PAST_RESULTS.name: settings.results_days,
     }

@@ -12,7 +12,14 @@ from kingdom.chronicle.catalog import log_event
 from kingdom.chronicle.events import HumanResponded
 from kingdom.court.documents import Assignment, EventStatus, ExternalEvent, Priority
 from kingdom.court.envoy.records import ENVOY, ShownQuestion
-from kingdom.court.questions import QUESTIONS, HumanQuestion, QuestionStatus, load_question, save_question
+from kingdom.court.questions import (
+    QUESTIONS,
+    HumanQuestion,
+    QuestionStatus,
+    find_pending_answer,
+    load_question,
+    save_question,
+)
 from kingdom.court.records import ASSIGNMENTS, EVENTS, receive_event, save
 from kingdom.court.streams import petitions_due
 from kingdom.workflow.records import each_record
@@ -79,12 +86,6 @@ async def open_questions(
         record async for record in each_record(transaction, RecordQuery(kind=QUESTIONS.name, state=QuestionStatus.OPEN))
     ]
     return sorted(read_documents(found, HumanQuestion, on_unreadable), key=lambda question: question.asked_at)
-
-
-async def find_pending_answer(transaction: Transaction, question: HumanQuestion) -> Record | None:
-    """Return the event of an answer that the King has not processed yet, or None."""
-    found = await transaction.get(EVENTS.name, question.given) if question.given else None
-    return found if found and found.state == EventStatus.PENDING else None
 
 
 async def submit_answer(transaction: Transaction, answer: PersonAnswer, now: datetime) -> SubmissionResult:

@@ -20,6 +20,8 @@ _BUTTONS_MAX = 25
 _BUTTON_TEXT_MAX = 75
 _VALUE_MAX = 2_000
 _PERSON = re.compile(r"\b[UW](?=[A-Z]*[0-9])[A-Z0-9]{6,}\b")
+# The beginning of an entity at the end of a text.
+_PARTIAL_ENTITY = re.compile(r"&[a-z]{0,3}\Z")
 _MENTION = re.compile(r"^(?:\s*<@[UW][A-Z0-9]+(?:\|[^>]*)?>)+\s*")
 # The wait at a rate limit, if Slack does not say how long.
 _WAIT = timedelta(seconds=30)
@@ -69,7 +71,7 @@ def escape_text(text: str) -> str:
     shortened = text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
     escaped = html.escape(shortened, quote=False)
     # Escaping may make a text too long. The cut does not split an entity.
-    return escaped if len(escaped) <= _ESCAPED_MAX else f"{escaped[:_ESCAPED_MAX].rpartition('&')[0]}…"
+    return escaped if len(escaped) <= _ESCAPED_MAX else f"{_PARTIAL_ENTITY.sub('', escaped[:_ESCAPED_MAX])}…"
 
 
 def plain_text(text: str) -> str:

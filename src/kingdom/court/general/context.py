@@ -82,11 +82,13 @@ def run_id_of_root(root_id: str) -> str:
 def run_ids_since(since: datetime) -> tuple[tuple[str, str], tuple[str, str]]:
     """Return two ranges of ids that contain all runs since a moment, each as (after, before).
 
-    The id of a General's run contains the day of its assignment. The id of any other run contains its creation time,
-    and sorts before the ids of Generals' runs.
+    The id of a General's run contains the day of its assignment in the court's time zone. The id of any other run
+    contains its creation time, and sorts before the ids of Generals' runs.
     """
     court, end = run_id_of_root("task-"), run_id_of_root("task.")
-    return (first_id("wf", since), court), (run_id_of_root(f"task-{since:%Y%m%d}"), end)
+    # West of UTC, the day in the court's time zone may be the day before.
+    day = since - timedelta(days=1)
+    return (first_id("wf", since), court), (run_id_of_root(f"task-{day:%Y%m%d}"), end)
 
 
 def root_id_of(workflow_id: str) -> str:

@@ -12,7 +12,14 @@ from kingdom.court.king.context import KING
 from kingdom.court.king.outcomes import ANSWERED, IGNORED, complete_event
 from kingdom.court.king.rounds import answer_followup
 from kingdom.court.king.waiting_queue import ANSWER, WaitingEntry, add_entry
-from kingdom.court.questions import QUESTIONS, HumanQuestion, QuestionStatus, load_question, save_question
+from kingdom.court.questions import (
+    QUESTIONS,
+    HumanQuestion,
+    QuestionStatus,
+    find_pending_answer,
+    load_question,
+    save_question,
+)
 from kingdom.court.records import ASSIGNMENTS, receive_event, save
 from kingdom.errors import IllegalTransition, NotFound
 from kingdom.workflow.lifecycle import cancel
@@ -71,13 +78,15 @@ async def accept_answer(transaction: Transaction, record: Record, event: Externa
 async def close_overdue_questions(transaction: Transaction, now: datetime, limit: int) -> int:
     """Give overdue questions their default answer. Expire those without one, and cancel the runs that wait for them.
 
-    Return the number of overdue questions.
+    A question whose answer the King has not processed yet is left alone. Return the number of overdue questions.
     """
     due = await transaction.find(RecordQuery(kind=QUESTIONS.name, state=QuestionStatus.OPEN, due_by=now, limit=limit))
     over = [
         (record, question) for record in due if (question := msgspec.convert(record.doc, HumanQuestion)).due_at <= now
     ]
     for record, question in over:
+        if await find_pending_answer(transaction, question):
+            continue
         if question.default.strip():
             await receive_event(transaction, _default_answer(question, now), KING)
             continue

@@ -15,6 +15,7 @@ from kingdom.court.documents import ExternalEvent
 from kingdom.court.king.answers import is_answer
 from kingdom.court.king.assignments import SCHEDULE
 from kingdom.court.king.outcomes import UNROUTED
+from kingdom.court.king.round_queue import RULE as FOLLOW_RULE
 from kingdom.court.king.routing import ConsideredRule, route_event
 from kingdom.court.package import Package
 from kingdom.court.records import EVENTS
@@ -90,7 +91,7 @@ async def compare_stored_events(
 ) -> RoutingSimulation:
     """Compare the routing of stored events since a moment, and add the ids of all events to `known`.
 
-    Answers and events of schedules are skipped: no rule routes them.
+    Answers, events of schedules and events of followed pull requests are skipped: no rule routes them.
     """
     differences: list[RoutingDifference] = []
     unchanged, seen = 0, known if known is not None else set()
@@ -118,7 +119,7 @@ def _compared(
 
 
 def _was_routed_by_rules(event: ExternalEvent) -> bool:
-    if event.source == SCHEDULE or is_answer(event):
+    if event.source == SCHEDULE or is_answer(event) or any(each.rule == FOLLOW_RULE for each in event.routes):
         return False
     return bool(event.routes) or event.outcome == UNROUTED
 

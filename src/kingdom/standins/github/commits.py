@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from io import StringIO
 from typing import Any
 
 # The only commit that does not exist in a repository without a git directory.
@@ -98,7 +99,7 @@ def files_of(state: dict[str, Any], pull: dict[str, Any]) -> list[dict[str, Any]
     for status, name in zip(listed[::2], listed[1::2], strict=False):
         patch = _git(directory, "diff", "--no-renames", between, "--", name).stdout
         hunks = patch[patch.find("\n@@ ") + 1 :] if "\n@@ " in patch else ""
-        count = {sign: sum(line.startswith(sign) for line in hunks.splitlines()) for sign in "+-"}
+        count = {sign: sum(line.startswith(sign) for line in StringIO(hunks)) for sign in "+-"}
         about = {"filename": name, "status": _STATUSES[status], "patch": hunks}
         found.append({**about, "additions": count["+"], "deletions": count["-"]})
     return found
@@ -107,7 +108,7 @@ def files_of(state: dict[str, Any], pull: dict[str, Any]) -> list[dict[str, Any]
 def lines_of_patch(patch: str, side: str) -> set[int]:
     """Return the numbers of the lines that a patch shows on one side."""
     numbers, old, new = set(), 0, 0
-    for line in patch.splitlines():
+    for line in StringIO(patch):
         if hunk := _HUNK.match(line):
             old, new = int(hunk[1]), int(hunk[2])
             continue

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 
 from aiohttp import web
 
@@ -50,7 +51,8 @@ def show_diffs(diffs: Sequence[TreeDiff]) -> list[ShownDiff]:
     """Return diffs for a page, with at most LINES_MAX lines in all."""
     shown, left = [], LINES_MAX
     for tree in diffs:
-        lines = tree.diff.splitlines()
+        # splitlines() also splits at characters that a line of a file may contain.
+        lines = [line.rstrip("\r\n") for line in StringIO(tree.diff)]
         shown.append(ShownDiff(tree, list(parse_diff(lines[:left])), max(len(lines) - left, 0)))
         left = max(left - len(lines), 0)
     return shown

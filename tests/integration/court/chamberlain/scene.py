@@ -23,6 +23,7 @@ from kingdom.court.documents import Assignment, AssignmentStatus, EventStatus, E
 from kingdom.court.envoy.records import ENVOYS
 from kingdom.court.followups.records import FOLLOWUPS
 from kingdom.court.heartbeat import HEARTBEATS
+from kingdom.court.king.release import BILLS
 from kingdom.court.quota import QUOTAS
 from kingdom.court.streams import TOPOLOGY
 from kingdom.workflow.model.resources.template import TaskDefinition, WorkDefinition, WorkflowTemplate
@@ -34,7 +35,7 @@ from tests.contract.backends import BackendUnderTest
 SEOUL = ZoneInfo("Asia/Seoul")
 START = datetime(2026, 2, 7, 1, tzinfo=UTC)
 
-EVERY_KIND = (SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, *OWN_KINDS, HEARTBEATS, QUOTAS, ENVOYS, FOLLOWUPS)
+EVERY_KIND = (SEQUENCES, *WORKFLOW_KINDS, *records.KINDS, *OWN_KINDS, HEARTBEATS, QUOTAS, BILLS, ENVOYS, FOLLOWUPS)
 
 
 class FakeSensor(Sensor):

@@ -54,6 +54,10 @@ def message(record_id: str, state: str) -> Record:
     return Record(kind="message", id=record_id, state=state, doc={"id": record_id, "status": state})
 
 
+def bill(record_id: str) -> Record:
+    return Record(kind="bill", id=record_id, state="ended", doc={"task_id": record_id, "usd": "1.25", "models": {}})
+
+
 def result(record_id: str) -> Record:
     return Record(kind="result", id=record_id, state="ended", doc={"task_id": record_id, "status": "success"})
 
@@ -71,6 +75,7 @@ RECORDS = [
     pytest.param(lambda name: assignment(f"task-{name}", AssignmentStatus.FAILED), 7, id="tasks failed"),
     pytest.param(lambda name: assignment(f"task-{name}", AssignmentStatus.SKIPPED), 7, id="tasks skipped"),
     pytest.param(lambda name: message(f"msg-{name}", "sent"), 7, id="messages sent"),
+    pytest.param(lambda name: bill(f"task-{name}"), 7, id="bills"),
     pytest.param(lambda name: result(f"task-{name}"), 7, id="results"),
     pytest.param(lambda name: result(f"task-{name}-raw"), 7, id="raw results"),
     pytest.param(lambda name: past_result(f"1-task-{name}"), 7, id="results for later runs"),
@@ -179,7 +184,7 @@ async def test_the_retention_of_the_general_role_logs_how_many_records_it_remove
 async def test_the_settings_say_how_long_records_stay(backend: BackendUnderTest, directory: Path) -> None:
     settings = RetentionSettings(queue_days=2, results_days=1)
     made = [(event("evt-github-1", EventStatus.COMPLETED), 2), (result("task-1"), 1), (message("msg-1", "sent"), 2)]
-    made.append((past_result("1-task-1"), 1))
+    made += [(past_result("1-task-1"), 1), (assignment("task-2", DONE), 2), (bill("task-3"), 2)]
     async with opened(backend, directory) as scene:
         await store(scene.bus, *(record for record, _ in made))
     for record, days in made:
@@ -352,7 +357,7 @@ async def test_files_without_a_retention_stay(scene: ChamberlainScene) -> None:
 
 
 def test_a_retention_setting_changes_only_its_own_kinds() -> None:
-    named = {"event", "task", "message", "result", "past-result"}
+    named = {"event", "task", "message", "bill", "result", "past-result"}
     for before, after in zip(EVERY_KIND, with_retention(EVERY_KIND, RetentionSettings(queue_days=1)), strict=True):
         assert replace(after, retention=before.retention) == before
         assert (after is before) == (before.name not in named)

@@ -2,8 +2,12 @@
 
 from datetime import timedelta
 
+import pytest
+
 from kingdom.court.documents import AssignmentStatus, ExternalEvent, Priority
+from kingdom.court.envoy.answers import PersonAnswer, submit_answer
 from kingdom.court.king.settings import KingSettings
+from kingdom.court.king.timers import run_timers_once
 from kingdom.court.questions import (
     APPROVE,
     REJECT,
@@ -13,6 +17,7 @@ from kingdom.court.questions import (
     load_question,
     save_question,
 )
+from kingdom.court.streams import EVENT_STREAM
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.king.scene import Scene, opened
 from tests.unit.court.king.making import make_event, make_package, wants
@@ -186,6 +191,28 @@ async def test_a_question_without_a_default_expires_and_no_answer_counts_any_mor
         assert known[1].status is QuestionStatus.EXPIRED
         await scene.send(reply(2, task))
         assert (await scene.event("evt-slack-2")).reason == "the time for an answer is over"
+
+
+@pytest.mark.parametrize("default", ["", "leave it"])
+async def test_an_answer_given_in_time_counts_although_the_king_handles_it_after_the_deadline(
+    backend: BackendUnderTest, default: str
+) -> None:
+    async with opened(backend, PR) as scene:
+        task = await asking(scene, default=default)
+        await scene.operations.pause(EVENT_STREAM.name, reason="repairs", actor="anna")
+        answer = PersonAnswer(source="slack", question_id=task, text="yes", person="anna", at="1")
+        async with scene.bus.transaction() as transaction:
+            assert (await submit_answer(transaction, answer, scene.clock())).is_new
+        scene.clock.forward(days=8)
+        await run_timers_once(scene.bus, scene.context)
+        async with scene.bus.transaction() as transaction:
+            known = await load_question(transaction, task)
+        assert known
+        assert known[1].status is QuestionStatus.OPEN
+        await scene.operations.resume(EVENT_STREAM.name, actor="anna")
+        await scene.settle()
+        assert [each.payload.get("text") for each in await scene.assigned()][1:] == ["yes"]
+        assert len(await scene.find("event")) == 2
 
 
 async def test_an_assignment_may_ask_again(backend: BackendUnderTest) -> None:

@@ -10,6 +10,7 @@ from kingdom.court.package import Package
 from kingdom.court.records import receive_event
 from tests.contract.backends import BackendUnderTest
 from tests.integration.court.king.scene import Scene, opened
+from tests.integration.court.king.test_rounds import checks, follow, general, review
 from tests.unit.court.king.making import NOON, every, make_event, make_package, wants
 
 PR = make_package("gen-pr", wants("github.pr.*"))
@@ -113,3 +114,12 @@ async def test_a_simulation_shows_what_other_rules_would_decide(backend: Backend
             "evt-jira-3": ("newly routed", (), ("gen-review",)),
         }
         assert found.unchanged == 1
+
+
+async def test_a_simulation_compares_no_event_that_a_followup_took(backend: BackendUnderTest) -> None:
+    async with opened(backend, general()) as scene:
+        await follow(scene)
+        await scene.send(checks(1, "unit"), checks(2, "unit"), review(3))
+        async with scene.bus.transaction() as transaction:
+            same = await simulate_routing(transaction, scene.operations, scene.packages, NOON - timedelta(days=7))
+        assert (same.differences, same.unchanged, same.forgotten) == ((), 0, 0)

@@ -98,6 +98,14 @@ def test_markup_in_a_text_is_escaped_and_a_long_text_is_cut() -> None:
     assert escape_text("<" * 30_000).endswith("&lt;…")
 
 
+@pytest.mark.parametrize("shift", range(5))
+def test_a_text_that_escaping_makes_too_long_loses_only_its_end(shift: int) -> None:
+    assert len(escape_text("<" * 2_500 + "x" * 27_500)) == 36_001
+    shown = escape_text("x" * shift + "<" * 29_000)
+    assert len(shown) > 35_990
+    assert set(shown[shift:-1].split(";")) == {"&lt", ""}
+
+
 @pytest.mark.parametrize(
     ("written", "meant"),
     [

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
 from typing import Any
 
 from kingdom.court.petitions.bodies import LineComment
@@ -14,7 +15,8 @@ def diff_lines(files: Iterable[Mapping[str, Any]]) -> set[tuple[str, str, int]]:
     found = set()
     for file in files:
         path, old, new = str(file.get("filename")), 0, 0
-        for line in str(file.get("patch") or "").splitlines():
+        # Unlike splitlines(), this splits at line feeds only.
+        for line in StringIO(str(file.get("patch") or "")):
             if hunk := _HUNK.match(line):
                 old, new = int(hunk[1]), int(hunk[2])
             elif line.startswith("+"):

@@ -63,6 +63,12 @@ async def test_a_comment_on_a_line_of_the_diff_is_written_there(scene: Scene) ->
     assert scene.made(scene.github, "POST review") == 1
 
 
+async def test_a_character_that_breaks_lines_in_python_shifts_no_comment(scene: Scene) -> None:
+    show_diff(scene, "@@ -1,2 +1,3 @@\n one\f\x1c\x85\u2028two\n+drei\n four")
+    await perform(scene, ("a.py", 2, "RIGHT"), ("a.py", 3, "RIGHT"), ("a.py", 4, "RIGHT"))
+    assert written(scene) == [("a.py", 2, "RIGHT"), ("a.py", 3, "RIGHT")]
+
+
 async def test_a_comment_on_another_line_moves_into_the_text(scene: Scene) -> None:
     show_diff(scene)
     await perform(scene, ("a.py", 5, "RIGHT"), ("a.py", 3, "LEFT"), ("b.py", 1, "RIGHT"), ("a.py", 2, "RIGHT"))
