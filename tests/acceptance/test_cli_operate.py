@@ -1,6 +1,7 @@
 import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import LiteralString
 from uuid import UUID
 
 import psycopg
@@ -179,15 +180,22 @@ def test_removals_by_workers_and_engines_are_counted(
         assert eventually(lambda: cleaned(terminal)) == [(actor, {"deleted_count": 1})]
 
 
+@pytest.mark.parametrize(
+    ("level", "statement"), [("REPEATABLE READ", "SELECT 1"), ("READ COMMITTED", "CREATE TABLE written ()")]
+)
 def test_pins_name_the_session_that_keeps_old_rows(
-    cli_on_database: InProcessCli, dsn: str, monkeypatch: pytest.MonkeyPatch
+    cli_on_database: InProcessCli,
+    dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    level: LiteralString,
+    statement: LiteralString,
 ) -> None:
     assert cli_on_database("bus", "pins").code == 0
     # A transaction counts as a pin only after a while.
     monkeypatch.setattr("kingdom.backends.postgres.operations._PIN_SECONDS", 0.0)
     with psycopg.connect(dsn, application_name="forgotten") as connection:
-        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        connection.execute("SELECT 1")
+        connection.execute("SET TRANSACTION ISOLATION LEVEL " + level)
+        connection.execute(statement)
         session = f"session {connection.info.backend_pid} of "
         (pin,) = [pin for pin in cli_on_database.run_json("bus", "pins") if pin["what"].startswith(session)]
     assert set(pin) == {"what", "ageSeconds", "detail"}

@@ -1,6 +1,7 @@
 """Files that people drop into a queue, edit, damage or remove."""
 
 import asyncio
+import errno
 import itertools
 import json
 import os
@@ -16,9 +17,10 @@ from hypothesis import strategies as st
 from kingdom.backends.files import FilesBus, adoption
 from kingdom.backends.files import bus as bus_module
 from kingdom.backends.files.tree.layout import file_name, is_temporary_name
-from kingdom.bus import Envelope, Record
+from kingdom.bus import Envelope, Record, Stream, Topology
 from kingdom.bus.record import Adoption
-from tests.integration.dropping import EVENTS, TOPOLOGY, DropQueue, open_queue, worked_queue
+from kingdom.errors import Misconfigured
+from tests.integration.dropping import EVENTS, TOPOLOGY, DropQueue, open_queue, read, worked_queue
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -118,6 +120,35 @@ async def test_a_file_whose_adoption_fails_is_moved_aside_and_does_not_stop_the_
         assert reason in queue.reason(file_name(name))
         (delivery,) = await bus.claim("arrivals", 10, "worker")
         assert delivery.envelope.payload["id"] == "zebra"
+
+
+async def test_a_file_waits_while_its_stream_cannot_be_read_and_does_not_stop_the_others(
+    realm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def announce_by_id(record: Record) -> Envelope:
+        return Envelope(type="Arrived", payload={"id": record.id}, stream=record.id.split("-")[0])
+
+    def list_some(path: str) -> list[str]:
+        if f"{path}/".startswith(closed):
+            raise PermissionError(errno.EACCES, "refused", path)
+        return listed(path)
+
+    kind = replace(EVENTS, adoption=Adoption(state="pending", read=read, announce=announce_by_id))
+    topology = Topology([Stream(name=name, subscribes=frozenset({"Arrived"})) for name in ("closed", "open")])
+    # Root may read everything, so no permission is removed here.
+    listed, closed = os.listdir, f"{realm}/bus/streams/closed/"
+    monkeypatch.setattr(adoption, "SCAN_EVERY_SECONDS", 0.0)
+    async with FilesBus(realm, topology, [kind]) as bus:
+        queue = DropQueue(realm, bus)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "listdir", list_some)
+            waiting, _ = queue.drop("closed-1"), queue.drop("open-1")
+            with pytest.raises(Misconfigured, match="bus/streams/closed"):
+                await bus.reap()
+            assert len(await bus.claim("open", 10, "worker")) == 1
+        assert (waiting.exists(), queue.rejected.exists()) == (True, False)
+        await bus.reap()
+        assert len(await bus.claim("closed", 10, "worker")) == 1
 
 
 async def test_a_file_with_an_invalid_name_in_a_directory_of_records_stops_nothing(realm: Path) -> None:

@@ -132,6 +132,14 @@ async def test_a_publish_continues_after_its_prepared_statements_were_removed(ds
         assert await statuses(bus) == {"PENDING": 6}
 
 
+async def test_an_event_is_no_duplicate_of_itself_if_only_its_wake_up_has_to_be_repeated(dsn: str) -> None:
+    async with open_bus(dsn, JOBS, LINE, connections=1) as bus:
+        await bus.publish(Envelope(type="Job"))
+        await rows(bus, "DEALLOCATE ALL")
+        assert await bus.publish(step("key")) == ()
+        assert await statuses(bus) == {"PENDING": 2}
+
+
 async def test_an_event_that_is_published_again_is_a_duplicate(dsn: str) -> None:
     async with open_bus(dsn, JOBS) as bus:
         job = Envelope(type="Job")

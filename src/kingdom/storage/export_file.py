@@ -202,7 +202,11 @@ def _give_name(part: Path, path: Path) -> None:
         except OSError:
             # This file system has no hard links. Reserve the name with an empty file, then replace that file.
             path.touch(exist_ok=False)
-            part.rename(path)
+            try:
+                part.rename(path)
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
         else:
             part.unlink()
     except FileExistsError as error:

@@ -199,6 +199,20 @@ def test_a_finished_export_leaves_nothing_but_its_file(tmp_path: Path) -> None:
     assert file.stat().st_nlink == 1
 
 
+def test_an_export_that_cannot_be_renamed_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    file = tmp_path / "store.jsonl"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", refuse)
+        patch.setattr(os, "rename", refuse)
+        with pytest.raises(Permanent, match="Input/output error"):
+            write(file)
+    assert list(tmp_path.iterdir()) == []
+    assert tuple(read_items(write(file))) == tuple(ITEMS)
+
+
 def test_an_export_that_fails_leaves_no_file(tmp_path: Path) -> None:
     def fail() -> None:
         with new_export(tmp_path / "store.jsonl", "files", manifest(), NOW) as add:

@@ -102,6 +102,7 @@ class Adopter:
     def _adopt_all(self, paths: Sequence[str]) -> set[str]:
         """Adopt files. The store is locked for each file separately, so that many files do not delay other writers."""
         streams: set[str] = set()
+        store_fault: Exception | None = None
         for path in paths:
             directory = self._directories[os.path.dirname(path)]
             try:
@@ -111,8 +112,18 @@ class Adopter:
                 # The disk is the cause, so the file is not rejected.
                 raise
             except Exception as error:  # noqa: BLE001 - no error of one file may stop the others
-                self._reject(directory, path, _reason(error))
+                if self._is_store_fault(error):
+                    # A part of the store cannot be used. The file waits, and the others may need other parts.
+                    store_fault = error
+                else:
+                    self._reject(directory, path, _reason(error))
+        if store_fault:
+            raise store_fault
         return streams
+
+    def _is_store_fault(self, error: Exception) -> bool:
+        cause = error.__cause__
+        return isinstance(cause, OSError) and str(cause.filename).startswith(f"{self._store.layout.root}/")
 
     def _adopt_one(self, plan: TransactionPlan, directory: _DropDirectory, path: str) -> set[str]:
         """Write a dropped file as a record, and publish the event that announces it."""

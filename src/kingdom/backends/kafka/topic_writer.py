@@ -5,7 +5,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from uuid import UUID
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from kingdom.backends.kafka.brokers import Brokers, kafka_errors, partition_of
 from kingdom.backends.kafka.courier_queue import CarriedEvent
@@ -18,6 +18,8 @@ _ANSWER_SECONDS = 30.0
 # With the default of 100 ms, each transaction would take that long.
 _RETRY_MILLISECONDS = 5
 _CLOSED_SECONDS = 5.0
+# The client also has fatal errors of other causes, such as a lost message.
+_FENCING = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 
 
 class CourierFenced(KingdomError):
@@ -156,12 +158,12 @@ def _headers(store: UUID, tick: int, event: CarriedEvent) -> list[tuple[str, str
 
 @contextmanager
 def _writer_errors() -> Iterator[None]:
-    """Raise errors of the bus, and CourierFenced if the brokers accept nothing from this writer any more."""
+    """Raise errors of the bus, and CourierFenced if the brokers accept only a later writer."""
     try:
         with kafka_errors():
             yield
     except Unavailable as error:
         cause = error.__cause__
-        if isinstance(cause, KafkaException) and cause.args[0].fatal():
+        if isinstance(cause, KafkaException) and cause.args[0].fatal() and cause.args[0].code() in _FENCING:
             raise CourierFenced(f"another courier has taken over: {cause.args[0].str()}") from error
         raise

@@ -13,7 +13,7 @@ from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import error_from_result
 from psycopg.generators import send
-from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import DictRow, dict_row
 
@@ -27,6 +27,8 @@ Call = tuple[LiteralString, Mapping[str, Any]]
 _Bound = tuple[bytes | None, bytes, list[bytes | None]]
 _COMMIT: Call = ("COMMIT", {})
 _SUCCESSES = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
+# The SQLSTATE of `errors.InvalidSqlStatementName`.
+_DEALLOCATED = b"26000"
 CONNECT_SECONDS = 5
 # How long the server may take to end the statements of a cancelled task.
 _CANCEL_SECONDS = 5.0
@@ -117,15 +119,17 @@ class Connection(AsyncConnection[DictRow]):
         driver do the same, but they cost this process two to ten times as much.
         """
         was_idle = self.pgconn.transaction_status == TransactionStatus.IDLE
-        try:
-            return await self._run(calls, commit_each=commit_each)
-        except errors.InvalidSqlStatementName:
+        results = await self._run(calls, commit_each=commit_each)
+        if any(_is_deallocated(result) for result in results):
             # After some statements, the driver deallocates everything that is prepared.
             self._names.clear()
-            if not was_idle:
-                raise
-        await self.roll_back()
-        return await self._run(calls, commit_each=commit_each)
+            if was_idle:
+                await self.roll_back()
+                await self._run_again(calls, results, commit_each=commit_each)
+        await self._require_success(results)
+        if self._transformer is None:
+            self._transformer = Transformer(self)
+        return [Rows(result, self._transformer) for result in results]
 
     async def run_and_commit(self, *calls: Call) -> list[Rows]:
         """Run the last statements of a transaction and commit it, in one round trip."""
@@ -148,23 +152,28 @@ class Connection(AsyncConnection[DictRow]):
     async def roll_back(self) -> None:
         """Roll back an open transaction. Unlike `rollback` of the driver, this keeps what is prepared."""
         if self.pgconn.transaction_status != TransactionStatus.IDLE:
-            await self._exchange([(None, b"ROLLBACK", [])])
+            await self._require_success(await self._exchange([(None, b"ROLLBACK", [])]))
 
-    async def _run(self, calls: Sequence[Call], *, commit_each: bool) -> list[Rows]:
+    async def _run(self, calls: Sequence[Call], *, commit_each: bool) -> list[PGresult]:
         bound: list[_Bound] = []
         for sql, parameters in calls:
             text, names = numbered(sql)
             values = [to_parameter(parameters[name]) for name in names]
             bound.append((await self._prepare(text) if self.prepare_threshold is not None else None, text, values))
-        if self._transformer is None:
-            self._transformer = Transformer(self)
-        return [Rows(result, self._transformer) for result in await self._exchange(bound, commit_each=commit_each)]
+        return await self._exchange(bound, commit_each=commit_each)
+
+    async def _run_again(self, calls: Sequence[Call], results: list[PGresult], *, commit_each: bool) -> None:
+        """Run statements again and replace their results. With `commit_each`, the others have already committed."""
+        again = [n for n, result in enumerate(results) if _is_deallocated(result) or not commit_each]
+        found = await self._run([calls[n] for n in again], commit_each=commit_each)
+        for n, result in zip(again, found, strict=False):
+            results[n] = result
 
     async def _prepare(self, text: bytes) -> bytes:
         name = self._names.get(text)
         if name is None:
             name = b"kingdom_%d" % next(self._numbers)
-            await self._round_trip(partial(self.pgconn.send_prepare, name, text))
+            await self._require_success(await self._round_trip(partial(self.pgconn.send_prepare, name, text)))
             self._names[text] = name
         return name
 
@@ -188,31 +197,28 @@ class Connection(AsyncConnection[DictRow]):
             pgconn.pipeline_sync()
 
     async def _round_trip(self, send_all: Callable[[], None]) -> list[PGresult]:
+        """Send statements, and return the results of all of them, also of those that failed."""
         try:
             send_all()
-            return await self._results()
-        except errors.Error:
-            if self.pgconn.status != ConnStatus.OK:
-                # libpq has closed the socket, so another connection may soon have the same file descriptor.
-                self._unwatch()
-            raise
-
-    async def _results(self) -> list[PGresult]:
-        """Return the results of all statements that were sent, and raise the first error among them."""
-        try:
             if self.pgconn.flush():
                 await self.wait(send(self.pgconn))
-            results = await self._receive()
+            return await self._receive()
         except asyncio.CancelledError:
             await self._abandon()
             raise
+        finally:
+            if self.pgconn.status != ConnStatus.OK:
+                # libpq has closed the socket, so another connection may soon have the same file descriptor.
+                self._unwatch()
+
+    async def _require_success(self, results: Sequence[PGresult]) -> None:
+        """Raise the first error among the results."""
         for result in results:
             if result.status not in _SUCCESSES:
                 error = error_from_result(result)
                 if isinstance(error, errors.ReadOnlySqlTransaction):
                     await self._leave_read_only()
                 raise error
-        return results
 
     async def _receive(self) -> list[PGresult]:
         pgconn, results = self.pgconn, list[PGresult]()
@@ -313,6 +319,11 @@ class JoinedConnection:
             cursor = await self.cursor(row_factory=dict_row).execute(sql, parameters)
             found.append(await cursor.fetchall() if cursor.description else [])
         return found
+
+
+def _is_deallocated(result: PGresult) -> bool:
+    """Return whether a statement did not run because the server no longer has it prepared."""
+    return result.status not in _SUCCESSES and result.error_field(DiagnosticField.SQLSTATE) == _DEALLOCATED
 
 
 def _cancellations() -> int:

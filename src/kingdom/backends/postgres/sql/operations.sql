@@ -181,8 +181,9 @@ SELECT what, coalesce(age_seconds, 0) AS age_seconds,
   SELECT format('session %%s of %%s', pid, usename) AS what,
          extract(epoch FROM clock_timestamp() - coalesce(xact_start, backend_start))::float8 AS age_seconds,
          format('%%s, application %%s: %%s', state, coalesce(nullif(application_name, ''), 'unnamed'),
-                left(query, 200)) AS detail, age(backend_xmin) AS held
-    FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
+                left(query, 200)) AS detail, greatest(age(backend_xmin), age(backend_xid)) AS held
+    -- After a write, an idle READ COMMITTED transaction has no snapshot, but its own number still holds vacuum back.
+    FROM pg_stat_activity WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid()
   UNION ALL
   SELECT format('replication slot %%s', slot_name), 0, CASE WHEN active THEN 'active' ELSE 'inactive' END,
          greatest(age(xmin), age(catalog_xmin))
