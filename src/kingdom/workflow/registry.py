@@ -100,9 +100,9 @@ async def list_gits(bus: Bus, on_unreadable: OnUnreadable = ignore_unreadable) -
     return await list_resources(bus, GITS, Git, on_unreadable)
 
 
-async def show_git(bus: Bus, git_id: str) -> tuple[Git, ResourceUsers]:
-    """Return a repository, even a deleted one, and its users."""
-    return await _show(bus, _GIT, git_id)
+async def show_git(bus: Bus, git_id: str, on_unreadable: OnUnreadable = ignore_unreadable) -> tuple[Git, ResourceUsers]:
+    """Return a repository, even a deleted one, and its readable users."""
+    return await _show(bus, _GIT, git_id, on_unreadable)
 
 
 async def git_finder(transaction: Transaction) -> Callable[[str], str]:
@@ -139,9 +139,11 @@ async def list_mcp_servers(bus: Bus, on_unreadable: OnUnreadable = ignore_unread
     return await list_resources(bus, MCP_SERVERS, McpServer, on_unreadable)
 
 
-async def show_mcp_server(bus: Bus, server_id: str) -> tuple[McpServer, ResourceUsers]:
-    """Return an MCP server, even an unregistered one, and its users."""
-    return await _show(bus, _MCP_SERVER, server_id)
+async def show_mcp_server(
+    bus: Bus, server_id: str, on_unreadable: OnUnreadable = ignore_unreadable
+) -> tuple[McpServer, ResourceUsers]:
+    """Return an MCP server, even an unregistered one, and its readable users."""
+    return await _show(bus, _MCP_SERVER, server_id, on_unreadable)
 
 
 async def check_new_id(
@@ -184,12 +186,14 @@ async def _create(
     return await run_transaction(where, act)
 
 
-async def _show(bus: Bus, kind: _ResourceKind[_Registered], resource_id: str) -> tuple[_Registered, ResourceUsers]:
+async def _show(
+    bus: Bus, kind: _ResourceKind[_Registered], resource_id: str, on_unreadable: OnUnreadable
+) -> tuple[_Registered, ResourceUsers]:
     async with bus.transaction() as transaction:
         _, resource = await load_resource(transaction, kind.type, resource_id)
         users = ResourceUsers(
             workflows=await _workflows_with(transaction, kind, resource_id),
-            templates=await _templates_with(transaction, kind, resource_id),
+            templates=await _templates_with(transaction, kind, resource_id, on_unreadable),
         )
         return resource, users
 
@@ -251,12 +255,9 @@ async def _workflows_with(
 
 
 async def _templates_with(
-    transaction: Transaction, kind: _ResourceKind[_Registered], resource_id: str
+    transaction: Transaction, kind: _ResourceKind[_Registered], resource_id: str, on_unreadable: OnUnreadable
 ) -> tuple[str, ...]:
-    """Return the templates that refer to a resource."""
-    users: list[str] = []
-    async for record in each_record(transaction, RecordQuery(kind=TEMPLATES.name, state=ACTIVE)):
-        template = msgspec.convert(record.doc, WorkflowTemplate)
-        if kind.remove_from_template(template, resource_id)[1] is not None:
-            users.append(record.id)
-    return tuple(users)
+    """Return the readable templates that refer to a resource."""
+    found = [record async for record in each_record(transaction, RecordQuery(kind=TEMPLATES.name, state=ACTIVE))]
+    known = read_documents(found, WorkflowTemplate, on_unreadable)
+    return tuple(template.id for template in known if kind.remove_from_template(template, resource_id)[1])

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from kingdom.bus import Bus, Record, Transaction
-from kingdom.errors import Conflict, IllegalTransition, Misconfigured, NotFound
+from kingdom.bus import Bus, Record, RecordKind, Transaction
+from kingdom.errors import Conflict, IllegalTransition, Misconfigured, NotFound, Unreadable
 from kingdom.workflow import lifecycle, registry, templates
 from kingdom.workflow.model.messages import events
-from kingdom.workflow.model.references import McpServerRef
+from kingdom.workflow.model.references import GitRef, McpServerRef
 from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
-from kingdom.workflow.records import GITS, MCP_SERVERS, event_envelope, load_resource, save_resource
+from kingdom.workflow.records import GITS, MCP_SERVERS, TEMPLATES, event_envelope, load_resource, save_resource
 from kingdom.workflow.templates import create_template, show_template
 from tests.integration.workflow.scene import ANNA, Scene
 from tests.unit.workflow.model.scene import APP, LIB, task, template, work
@@ -47,6 +47,11 @@ async def running(scene: Scene) -> str:
     await lifecycle.start(scene.bus, run, actor=ANNA)
     await scene.settle()
     return run
+
+
+async def put_unreadable(scene: Scene, kind: RecordKind, record_id: str, state: str) -> None:
+    async with scene.bus.transaction() as transaction:
+        await transaction.put(Record(kind=kind.name, id=record_id, state=state, doc={"id": record_id}))
 
 
 async def test_a_git_is_stored_as_written_and_its_event_names_its_creator(scene: Scene) -> None:
@@ -135,6 +140,28 @@ async def test_an_unregistered_mcp_server_is_removed_from_all_templates(scene: S
     await scene.settle()
     assert await registry.list_mcp_servers(scene.bus) == []
     assert (await show_template(scene.bus, "tpl")).works[0].mcp_server_refs == ()
+
+
+async def test_an_unreadable_template_does_not_keep_the_others_from_losing_deleted_resources(scene: Scene) -> None:
+    await scene.register_server("tools")
+    await create_template(scene.bus, SMALL, actor=ANNA)
+    await put_unreadable(scene, TEMPLATES, "aa", "ACTIVE")
+    for show, resource_id in ((registry.show_git, "git-app"), (registry.show_mcp_server, "tools")):
+        left_out: list[tuple[str, Unreadable]] = []
+        _, users = await show(scene.bus, resource_id, lambda *flaw, left_out=left_out: left_out.append(flaw))
+        assert (users.templates, [unreadable for unreadable, _ in left_out]) == (("tpl",), ["aa"])
+    await registry.delete_git(scene.bus, "git-app", actor=ANNA)
+    await registry.unregister_mcp_server(scene.bus, "tools", actor=ANNA)
+    await scene.settle()
+    kept = await show_template(scene.bus, "tpl")
+    assert (kept.git_refs, kept.works[0].mcp_server_refs) == ((), ())
+
+
+async def test_a_template_that_refers_to_an_unreadable_git_is_refused_with_what_to_do(scene: Scene) -> None:
+    await put_unreadable(scene, GITS, "broken", "ACTIVE")
+    refers = template(work("only", task()), git_refs=(GitRef(git_id="broken", base_branch="main"),))
+    with pytest.raises(Unreadable, match=r"broken cannot be read by this version: .*; use the version that wrote it"):
+        await create_template(scene.bus, refers, actor=ANNA)
 
 
 async def test_a_deleted_git_may_be_created_again_with_another_address(scene: Scene) -> None:
