@@ -10,7 +10,7 @@ import msgspec
 
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import OnUnreadable, Record, RecordKind, RecordQuery, ignore_unreadable, read_documents
-from kingdom.errors import IllegalTransition, Misconfigured, NotFound
+from kingdom.errors import IllegalTransition, Misconfigured, NotFound, Unreadable
 from kingdom.workflow.model.messages.events import DomainEvent
 from kingdom.workflow.model.resources.git import Git, unique_name
 from kingdom.workflow.model.resources.mcp_server import McpServer
@@ -192,7 +192,7 @@ async def _show(
     async with bus.transaction() as transaction:
         _, resource = await load_resource(transaction, kind.type, resource_id)
         users = ResourceUsers(
-            workflows=await _workflows_with(transaction, kind, resource_id),
+            workflows=await _workflows_with(transaction, kind, resource_id, on_unreadable),
             templates=await _templates_with(transaction, kind, resource_id, on_unreadable),
         )
         return resource, users
@@ -216,7 +216,7 @@ async def _delete(bus: Bus, kind: _ResourceKind[_Registered], resource_id: str, 
             resource.refuse_second_deletion(kind.label, kind.delete_operation)
             asked = f"cannot {kind.delete_operation} it, since another request changed it in the meantime"
             raise IllegalTransition(f"{kind.label} {resource_id}", ACTIVE, asked, (kind.delete_operation, "show"))
-        users = await _workflows_with(transaction, kind, resource_id)
+        users = await _possible_workflows_with(transaction, kind, resource_id)
         if users:
             await save_resource(transaction, resource.restore(), record)
             return resource, users
@@ -227,7 +227,7 @@ async def _delete(bus: Bus, kind: _ResourceKind[_Registered], resource_id: str, 
 
     async def look_again(transaction: Transaction) -> tuple[str, ...]:
         record, resource = await load_resource(transaction, kind.type, resource_id)
-        users = await _workflows_with(transaction, kind, resource_id)
+        users = await _possible_workflows_with(transaction, kind, resource_id)
         if resource.deleted and users:
             await save_resource(transaction, resource.restore(), record)
         return users if resource.deleted else ()
@@ -240,17 +240,29 @@ async def _delete(bus: Bus, kind: _ResourceKind[_Registered], resource_id: str, 
     return resource
 
 
-async def _workflows_with(
+async def _possible_workflows_with(
     transaction: Transaction, kind: _ResourceKind[_Registered], resource_id: str
 ) -> tuple[str, ...]:
-    """Return the runs that use a resource and prevent its deletion."""
+    """Return the runs that prevent the deletion of a resource: its users, and unreadable runs, which may use it."""
+    unreadable: list[str] = []
+
+    def note(run: str, _error: Unreadable) -> None:
+        unreadable.append(f"{run} (perhaps: this version cannot read it)")
+
+    users = await _workflows_with(transaction, kind, resource_id, note)
+    return users + tuple(unreadable)
+
+
+async def _workflows_with(
+    transaction: Transaction, kind: _ResourceKind[_Registered], resource_id: str, on_unreadable: OnUnreadable
+) -> tuple[str, ...]:
+    """Return the readable runs that use a resource and prevent its deletion."""
     users: list[str] = []
     # One query covers all states, since a run could change its state between two queries.
     async for record in each_record(transaction, RecordQuery(kind=WORKFLOWS.name)):
         if record.state in WORKFLOW.states - WORKFLOW.final:
-            workflow = Workflow.read(record.doc)
-            if workflow.uses_resources and resource_id in kind.ids_in_workflow(workflow):
-                users.append(workflow.id)
+            found = read_documents([record], Workflow, on_unreadable)
+            users += [run.id for run in found if run.uses_resources and resource_id in kind.ids_in_workflow(run)]
     return tuple(users)
 
 

@@ -15,7 +15,15 @@ from kingdom.workflow.model.messages import events
 from kingdom.workflow.model.references import GitRef, McpServerRef
 from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
-from kingdom.workflow.records import GITS, MCP_SERVERS, TEMPLATES, event_envelope, load_resource, save_resource
+from kingdom.workflow.records import (
+    GITS,
+    MCP_SERVERS,
+    TEMPLATES,
+    WORKFLOWS,
+    event_envelope,
+    load_resource,
+    save_resource,
+)
 from kingdom.workflow.templates import create_template, show_template
 from tests.integration.workflow.scene import ANNA, Scene
 from tests.unit.workflow.model.scene import APP, LIB, task, template, work
@@ -155,6 +163,21 @@ async def test_an_unreadable_template_does_not_keep_the_others_from_losing_delet
     await scene.settle()
     kept = await show_template(scene.bus, "tpl")
     assert (kept.git_refs, kept.works[0].mcp_server_refs) == ((), ())
+
+
+async def test_an_unreadable_run_may_use_any_resource_so_none_is_deleted(scene: Scene) -> None:
+    run = await running(scene)
+    await put_unreadable(scene, WORKFLOWS, "wf-broken", "RUNNING")
+    before, _ = await registry.show_git(scene.bus, "git-lib")
+    perhaps = r"it is used by wf-broken \(perhaps: this version cannot read it\)"
+    with pytest.raises(IllegalTransition, match=f"cannot delete it, because {perhaps}"):
+        await registry.delete_git(scene.bus, "git-lib", actor=ANNA)
+    with pytest.raises(IllegalTransition, match=rf"because it is used by {run}, wf-broken \(perhaps: "):
+        await registry.unregister_mcp_server(scene.bus, "tools", actor=ANNA)
+    left_out: list[str] = []
+    shown, users = await registry.show_git(scene.bus, "git-lib", lambda record_id, _: left_out.append(record_id))
+    assert (shown, users.workflows, left_out) == (before, (), ["wf-broken"])
+    assert (await registry.show_mcp_server(scene.bus, "tools"))[1].workflows == (run,)
 
 
 async def test_a_template_that_refers_to_an_unreadable_git_is_refused_with_what_to_do(scene: Scene) -> None:
