@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Generic, TypeVar
 
 import msgspec
@@ -33,6 +34,8 @@ from kingdom.workflow.records import (
 )
 
 _Registered = TypeVar("_Registered", Git, McpServer)
+_CREATION = "git.creation"
+_CREATION_KEPT = timedelta(minutes=1)
 ID_PATTERN = "^[a-z0-9][a-z0-9._-]{0,59}$"
 
 
@@ -80,6 +83,9 @@ async def create_git(bus: Bus, git: Git, *, actor: str) -> Git:
     """Register a repository. Refuse it if events with its repository name already belong to another Git."""
 
     async def act(transaction: Transaction) -> Git:
+        if git.repo:
+            # Only one open creation holds the key of a repository name, so a later one sees the Git of an earlier one.
+            await transaction.once(_CREATION, git.repo.lower(), _CREATION_KEPT)
         for other in await _active_gits(transaction):
             if other.matches(git.repo) and other.id != git.id:
                 asked = f"events of {git.repo} use it, so {git.id} cannot have the repository name {git.repo} too"

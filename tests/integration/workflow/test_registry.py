@@ -272,11 +272,12 @@ async def test_a_refused_deletion_does_not_change_a_git_that_is_in_use(scene: Sc
 
 
 class Gated:
-    """A bus that calls a function before a transaction is opened, and one before it is committed."""
+    """A bus that calls functions before and after a transaction is opened, and before it is committed."""
 
-    def __init__(self, bus: Any, *, before_open: Any = None, before_commit: Any = None) -> None:
+    def __init__(self, bus: Any, *, before_open: Any = None, after_open: Any = None, before_commit: Any = None) -> None:
         self._bus = bus
         self._before_open = before_open
+        self._after_open = after_open
         self._before_commit = before_commit
 
     def __getattr__(self, name: str) -> Any:
@@ -287,6 +288,8 @@ class Gated:
         if self._before_open:
             await self._before_open()
         async with self._bus.transaction(*hold, **options) as transaction:
+            if self._after_open:
+                await self._after_open()
             yield transaction
             if self._before_commit:
                 await self._before_commit()
@@ -319,6 +322,26 @@ async def test_a_deletion_is_undone_if_a_run_that_uses_the_git_starts_meanwhile(
         await registry.delete_git(deleting, "git-app", actor=ANNA)
     shown, users = await registry.show_git(scene.bus, "git-app")
     assert (shown.deleted, shown.deleting, users.workflows) == (False, False, (run,))
+
+
+@pytest.mark.both_stores
+async def test_one_of_two_concurrent_creations_with_the_same_repository_name_is_refused(scene: Scene) -> None:
+    both_are_open = asyncio.Event()
+    opened: list[None] = []
+
+    async def wait_for_the_other() -> None:
+        opened.append(None)
+        if len(opened) > 1:
+            both_are_open.set()
+        await both_are_open.wait()
+
+    bus: Any = Gated(scene.bus, after_open=wait_for_the_other)
+    both = [git("shop-a", repo="acme/shop"), git("shop-b", repo="Acme/Shop")]
+    done = await asyncio.gather(*(registry.create_git(bus, each, actor=ANNA) for each in both), return_exceptions=True)
+    assert sorted(type(each).__name__ for each in done) == ["Git", "IllegalTransition"]
+    [created] = [each for each in done if isinstance(each, Git)]
+    await registry.delete_git(scene.bus, created.id, actor=ANNA)
+    await registry.create_git(scene.bus, git("again", repo="acme/shop"), actor=ANNA)
 
 
 async def test_users_are_found_among_more_runs_than_one_page_holds(scene: Scene) -> None:
