@@ -26,22 +26,27 @@ class Race:
     def run(self, columns: Sequence[str], *, rounds: int, more: int, until: float) -> tuple[int, int]:
         """Run rounds of all sides, then more without peers, and return both numbers.
 
-        A round does not begin if it would probably end too late, judged by the longest earlier round of its kind.
+        A round does not begin if it would probably end too late, judged by the longest earlier round of its kind. The
+        first round without peers is judged by the rounds of all sides.
         """
         names = list(self._interpreters)
-        complete = self._run_rounds(columns, names, range(rounds), until)
+        complete = self._run_rounds(columns, names, range(rounds), until, 0.0)
         own = [name for name in names if not SIDES[name].is_peer]
-        return complete, self._run_rounds(columns, own, range(complete, complete + more), until)
+        numbers = range(len(complete), len(complete) + more)
+        return len(complete), len(self._run_rounds(columns, own, numbers, until, max(complete, default=0.0)))
 
-    def _run_rounds(self, columns: Sequence[str], names: Sequence[str], numbers: range, until: float) -> int:
-        longest = 0.0
-        for count, number in enumerate(numbers):
+    def _run_rounds(
+        self, columns: Sequence[str], names: Sequence[str], numbers: range, until: float, first_seconds: float
+    ) -> list[float]:
+        """Run rounds and return their durations. The first one is expected to last `first_seconds`."""
+        durations: list[float] = []
+        for number in numbers:
             began = time.monotonic()
-            if number and began + longest > until:
-                return count
+            if number and began + max(durations, default=first_seconds) > until:
+                break
             self._run_round(columns, names, number)
-            longest = max(longest, time.monotonic() - began)
-        return len(numbers)
+            durations.append(time.monotonic() - began)
+        return durations
 
     def _run_round(self, columns: Sequence[str], names: Sequence[str], number: int) -> None:
         # Another side begins in every round.

@@ -7,14 +7,14 @@ events such as WorkStarted or TaskCompleted: the step that emits them also acts 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import msgspec
+import structlog
 
 from kingdom.bus.app import Application
 from kingdom.bus.event import Event
 from kingdom.bus.port import Transaction
-from kingdom.bus.record import RecordKind, RecordQuery
+from kingdom.bus.record import RecordKind, RecordQuery, read_documents
 from kingdom.bus.worker.dispatcher import Dispatcher
-from kingdom.errors import NotFound
+from kingdom.errors import NotFound, Unreadable
 from kingdom.workflow.model.messages import answers, events
 from kingdom.workflow.model.messages.catalog import EVENT_TYPES
 from kingdom.workflow.model.messages.events import DomainEvent
@@ -47,6 +47,8 @@ from kingdom.workflow.relocation import (
 )
 from kingdom.workflow.streams import REGISTRY_STREAM, TOPOLOGY, WORKFLOW_STREAM
 from kingdom.workflow.verdicts import PetitionVerdict, load_verdict, save_verdict
+
+_log = structlog.get_logger("kingdom.workflow")
 
 # Each handler takes one step of a run.
 ANSWERS: Mapping[type[answers.HostAnswer], Callable[[Step, Any], None]] = {
@@ -183,13 +185,21 @@ async def _update_templates(
     resource_id: str,
     change: Callable[[WorkflowTemplate], tuple[WorkflowTemplate, events.WorkflowTemplateUpdated | None]],
 ) -> None:
-    """Remove a deleted resource from every template, unless it was created again in the meantime."""
+    """Remove a deleted resource from every readable template, unless it was created again in the meantime."""
     resource = await transaction.get(kind.name, resource_id)
     if resource and resource.state == ACTIVE:
         return
     async for record in each_record(transaction, RecordQuery(kind=TEMPLATES.name, state=ACTIVE)):
-        template = msgspec.convert(record.doc, WorkflowTemplate)
-        changed, event = change(template)
-        if event:
-            await save_resource(transaction, changed, record)
-            await publish_events(transaction, [event], aggregate="WorkflowTemplate", key=template.id, actor=ENGINE)
+        for template in read_documents([record], WorkflowTemplate, _log_unreadable):
+            changed, event = change(template)
+            if event:
+                await save_resource(transaction, changed, record)
+                await publish_events(transaction, [event], aggregate="WorkflowTemplate", key=template.id, actor=ENGINE)
+
+
+def _log_unreadable(template_id: str, error: Unreadable) -> None:
+    _log.warning(
+        "a template cannot be read and keeps its references to a deleted resource",
+        template=template_id,
+        error=str(error),
+    )

@@ -4,13 +4,14 @@ import re
 import shlex
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Generic, TypeVar
 
 import msgspec
 
 from kingdom.bus.port import Bus, Transaction
 from kingdom.bus.record import OnUnreadable, Record, RecordKind, RecordQuery, ignore_unreadable, read_documents
-from kingdom.errors import IllegalTransition, Misconfigured, NotFound
+from kingdom.errors import IllegalTransition, Misconfigured, NotFound, Unreadable
 from kingdom.workflow.model.messages.events import DomainEvent
 from kingdom.workflow.model.resources.git import Git, unique_name
 from kingdom.workflow.model.resources.mcp_server import McpServer
@@ -33,6 +34,8 @@ from kingdom.workflow.records import (
 )
 
 _Registered = TypeVar("_Registered", Git, McpServer)
+_CREATION = "git.creation"
+_CREATION_KEPT = timedelta(minutes=1)
 ID_PATTERN = "^[a-z0-9][a-z0-9._-]{0,59}$"
 
 
@@ -80,6 +83,9 @@ async def create_git(bus: Bus, git: Git, *, actor: str) -> Git:
     """Register a repository. Refuse it if events with its repository name already belong to another Git."""
 
     async def act(transaction: Transaction) -> Git:
+        if git.repo:
+            # Only one open creation holds the key of a repository name, so a later one sees the Git of an earlier one.
+            await transaction.once(_CREATION, git.repo.lower(), _CREATION_KEPT)
         for other in await _active_gits(transaction):
             if other.matches(git.repo) and other.id != git.id:
                 asked = f"events of {git.repo} use it, so {git.id} cannot have the repository name {git.repo} too"
@@ -100,9 +106,9 @@ async def list_gits(bus: Bus, on_unreadable: OnUnreadable = ignore_unreadable) -
     return await list_resources(bus, GITS, Git, on_unreadable)
 
 
-async def show_git(bus: Bus, git_id: str) -> tuple[Git, ResourceUsers]:
-    """Return a repository, even a deleted one, and its users."""
-    return await _show(bus, _GIT, git_id)
+async def show_git(bus: Bus, git_id: str, on_unreadable: OnUnreadable = ignore_unreadable) -> tuple[Git, ResourceUsers]:
+    """Return a repository, even a deleted one, and its readable users."""
+    return await _show(bus, _GIT, git_id, on_unreadable)
 
 
 async def git_finder(transaction: Transaction) -> Callable[[str], str]:
@@ -139,9 +145,11 @@ async def list_mcp_servers(bus: Bus, on_unreadable: OnUnreadable = ignore_unread
     return await list_resources(bus, MCP_SERVERS, McpServer, on_unreadable)
 
 
-async def show_mcp_server(bus: Bus, server_id: str) -> tuple[McpServer, ResourceUsers]:
-    """Return an MCP server, even an unregistered one, and its users."""
-    return await _show(bus, _MCP_SERVER, server_id)
+async def show_mcp_server(
+    bus: Bus, server_id: str, on_unreadable: OnUnreadable = ignore_unreadable
+) -> tuple[McpServer, ResourceUsers]:
+    """Return an MCP server, even an unregistered one, and its readable users."""
+    return await _show(bus, _MCP_SERVER, server_id, on_unreadable)
 
 
 async def check_new_id(
@@ -184,12 +192,14 @@ async def _create(
     return await run_transaction(where, act)
 
 
-async def _show(bus: Bus, kind: _ResourceKind[_Registered], resource_id: str) -> tuple[_Registered, ResourceUsers]:
+async def _show(
+    bus: Bus, kind: _ResourceKind[_Registered], resource_id: str, on_unreadable: OnUnreadable
+) -> tuple[_Registered, ResourceUsers]:
     async with bus.transaction() as transaction:
         _, resource = await load_resource(transaction, kind.type, resource_id)
         users = ResourceUsers(
-            workflows=await _workflows_with(transaction, kind, resource_id),
-            templates=await _templates_with(transaction, kind, resource_id),
+            workflows=await _workflows_with(transaction, kind, resource_id, on_unreadable),
+            templates=await _templates_with(transaction, kind, resource_id, on_unreadable),
         )
         return resource, users
 
@@ -212,7 +222,7 @@ async def _delete(bus: Bus, kind: _ResourceKind[_Registered], resource_id: str, 
             resource.refuse_second_deletion(kind.label, kind.delete_operation)
             asked = f"cannot {kind.delete_operation} it, since another request changed it in the meantime"
             raise IllegalTransition(f"{kind.label} {resource_id}", ACTIVE, asked, (kind.delete_operation, "show"))
-        users = await _workflows_with(transaction, kind, resource_id)
+        users = await _possible_workflows_with(transaction, kind, resource_id)
         if users:
             await save_resource(transaction, resource.restore(), record)
             return resource, users
@@ -223,7 +233,7 @@ async def _delete(bus: Bus, kind: _ResourceKind[_Registered], resource_id: str, 
 
     async def look_again(transaction: Transaction) -> tuple[str, ...]:
         record, resource = await load_resource(transaction, kind.type, resource_id)
-        users = await _workflows_with(transaction, kind, resource_id)
+        users = await _possible_workflows_with(transaction, kind, resource_id)
         if resource.deleted and users:
             await save_resource(transaction, resource.restore(), record)
         return users if resource.deleted else ()
@@ -236,27 +246,36 @@ async def _delete(bus: Bus, kind: _ResourceKind[_Registered], resource_id: str, 
     return resource
 
 
-async def _workflows_with(
+async def _possible_workflows_with(
     transaction: Transaction, kind: _ResourceKind[_Registered], resource_id: str
 ) -> tuple[str, ...]:
-    """Return the runs that use a resource and prevent its deletion."""
+    """Return the runs that prevent the deletion of a resource: its users, and unreadable runs, which may use it."""
+    unreadable: list[str] = []
+
+    def note(run: str, _error: Unreadable) -> None:
+        unreadable.append(f"{run} (perhaps: this version cannot read it)")
+
+    users = await _workflows_with(transaction, kind, resource_id, note)
+    return users + tuple(unreadable)
+
+
+async def _workflows_with(
+    transaction: Transaction, kind: _ResourceKind[_Registered], resource_id: str, on_unreadable: OnUnreadable
+) -> tuple[str, ...]:
+    """Return the readable runs that use a resource and prevent its deletion."""
     users: list[str] = []
     # One query covers all states, since a run could change its state between two queries.
     async for record in each_record(transaction, RecordQuery(kind=WORKFLOWS.name)):
         if record.state in WORKFLOW.states - WORKFLOW.final:
-            workflow = Workflow.read(record.doc)
-            if workflow.uses_resources and resource_id in kind.ids_in_workflow(workflow):
-                users.append(workflow.id)
+            found = read_documents([record], Workflow, on_unreadable)
+            users += [run.id for run in found if run.uses_resources and resource_id in kind.ids_in_workflow(run)]
     return tuple(users)
 
 
 async def _templates_with(
-    transaction: Transaction, kind: _ResourceKind[_Registered], resource_id: str
+    transaction: Transaction, kind: _ResourceKind[_Registered], resource_id: str, on_unreadable: OnUnreadable
 ) -> tuple[str, ...]:
-    """Return the templates that refer to a resource."""
-    users: list[str] = []
-    async for record in each_record(transaction, RecordQuery(kind=TEMPLATES.name, state=ACTIVE)):
-        template = msgspec.convert(record.doc, WorkflowTemplate)
-        if kind.remove_from_template(template, resource_id)[1] is not None:
-            users.append(record.id)
-    return tuple(users)
+    """Return the readable templates that refer to a resource."""
+    found = [record async for record in each_record(transaction, RecordQuery(kind=TEMPLATES.name, state=ACTIVE))]
+    known = read_documents(found, WorkflowTemplate, on_unreadable)
+    return tuple(template.id for template in known if kind.remove_from_template(template, resource_id)[1])

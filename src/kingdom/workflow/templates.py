@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from kingdom.bus.port import Bus, Transaction
-from kingdom.bus.record import OnUnreadable, ignore_unreadable
+from kingdom.bus.record import OnUnreadable, ignore_unreadable, read_document
 from kingdom.errors import NotFound
 from kingdom.workflow.model.references import GitRef
 from kingdom.workflow.model.resources.git import Git
@@ -134,7 +134,7 @@ async def _load_registered(
             f"template {template.id} refers to {records.name} {resource_id!r}, which is not registered:"
             f" register it with `{command} {resource_id} …`, or remove the reference"
         )
-    resource = msgspec.convert(record.doc, kind)
+    resource = read_document(record.doc, kind)
     # This write conflicts with a simultaneous deletion of the resource, so the later of the two sees the earlier one.
     await save_resource(transaction, resource, record)
     return resource

@@ -193,6 +193,14 @@ async def test_hosts_show_slots_leases_thresholds_and_signs_of_life(site: Site) 
     assert [machine["name"] for machine in machines] == ["anna-desk"]
 
 
+async def test_the_page_says_of_a_lost_host_that_it_may_have_been_retired(site: Site) -> None:
+    await fill_court(site.bus, site.operations)
+    retired = await site.bearing(await site.token("ci")).post("/api/v1/hosts/anna-desk/retire", {"noLongerRuns": True})
+    assert (retired.status, retired.document["status"]) == (200, "LOST")
+    [shown] = re.findall(r'id="host-anna-desk">.*?</tr>', (await look(site, "/hosts")).text, re.DOTALL)
+    assert "· did not renew its lease or was retired<" in shown
+
+
 async def test_a_person_without_the_right_sees_no_button(site: Site, generals: Path) -> None:
     dead = await fill_court(site.bus, site.operations)
     assert generals.exists()

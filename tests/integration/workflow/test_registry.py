@@ -8,14 +8,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from kingdom.bus import Bus, Record, Transaction
-from kingdom.errors import Conflict, IllegalTransition, Misconfigured, NotFound
+from kingdom.bus import Bus, Record, RecordKind, Transaction
+from kingdom.errors import Conflict, IllegalTransition, Misconfigured, NotFound, Unreadable
 from kingdom.workflow import lifecycle, registry, templates
 from kingdom.workflow.model.messages import events
-from kingdom.workflow.model.references import McpServerRef
+from kingdom.workflow.model.references import GitRef, McpServerRef
 from kingdom.workflow.model.resources.git import Git
 from kingdom.workflow.model.resources.mcp_server import McpServer, McpTransport
-from kingdom.workflow.records import GITS, MCP_SERVERS, event_envelope, load_resource, save_resource
+from kingdom.workflow.records import (
+    GITS,
+    MCP_SERVERS,
+    TEMPLATES,
+    WORKFLOWS,
+    event_envelope,
+    load_resource,
+    save_resource,
+)
 from kingdom.workflow.templates import create_template, show_template
 from tests.integration.workflow.scene import ANNA, Scene
 from tests.unit.workflow.model.scene import APP, LIB, task, template, work
@@ -47,6 +55,11 @@ async def running(scene: Scene) -> str:
     await lifecycle.start(scene.bus, run, actor=ANNA)
     await scene.settle()
     return run
+
+
+async def put_unreadable(scene: Scene, kind: RecordKind, record_id: str, state: str) -> None:
+    async with scene.bus.transaction() as transaction:
+        await transaction.put(Record(kind=kind.name, id=record_id, state=state, doc={"id": record_id}))
 
 
 async def test_a_git_is_stored_as_written_and_its_event_names_its_creator(scene: Scene) -> None:
@@ -137,6 +150,43 @@ async def test_an_unregistered_mcp_server_is_removed_from_all_templates(scene: S
     assert (await show_template(scene.bus, "tpl")).works[0].mcp_server_refs == ()
 
 
+async def test_an_unreadable_template_does_not_keep_the_others_from_losing_deleted_resources(scene: Scene) -> None:
+    await scene.register_server("tools")
+    await create_template(scene.bus, SMALL, actor=ANNA)
+    await put_unreadable(scene, TEMPLATES, "aa", "ACTIVE")
+    for show, resource_id in ((registry.show_git, "git-app"), (registry.show_mcp_server, "tools")):
+        left_out: list[tuple[str, Unreadable]] = []
+        _, users = await show(scene.bus, resource_id, lambda *flaw, left_out=left_out: left_out.append(flaw))
+        assert (users.templates, [unreadable for unreadable, _ in left_out]) == (("tpl",), ["aa"])
+    await registry.delete_git(scene.bus, "git-app", actor=ANNA)
+    await registry.unregister_mcp_server(scene.bus, "tools", actor=ANNA)
+    await scene.settle()
+    kept = await show_template(scene.bus, "tpl")
+    assert (kept.git_refs, kept.works[0].mcp_server_refs) == ((), ())
+
+
+async def test_an_unreadable_run_may_use_any_resource_so_none_is_deleted(scene: Scene) -> None:
+    run = await running(scene)
+    await put_unreadable(scene, WORKFLOWS, "wf-broken", "RUNNING")
+    before, _ = await registry.show_git(scene.bus, "git-lib")
+    perhaps = r"it is used by wf-broken \(perhaps: this version cannot read it\)"
+    with pytest.raises(IllegalTransition, match=f"cannot delete it, because {perhaps}"):
+        await registry.delete_git(scene.bus, "git-lib", actor=ANNA)
+    with pytest.raises(IllegalTransition, match=rf"because it is used by {run}, wf-broken \(perhaps: "):
+        await registry.unregister_mcp_server(scene.bus, "tools", actor=ANNA)
+    left_out: list[str] = []
+    shown, users = await registry.show_git(scene.bus, "git-lib", lambda record_id, _: left_out.append(record_id))
+    assert (shown, users.workflows, left_out) == (before, (), ["wf-broken"])
+    assert (await registry.show_mcp_server(scene.bus, "tools"))[1].workflows == (run,)
+
+
+async def test_a_template_that_refers_to_an_unreadable_git_is_refused_with_what_to_do(scene: Scene) -> None:
+    await put_unreadable(scene, GITS, "broken", "ACTIVE")
+    refers = template(work("only", task()), git_refs=(GitRef(git_id="broken", base_branch="main"),))
+    with pytest.raises(Unreadable, match=r"broken cannot be read by this version: .*; use the version that wrote it"):
+        await create_template(scene.bus, refers, actor=ANNA)
+
+
 async def test_a_deleted_git_may_be_created_again_with_another_address(scene: Scene) -> None:
     await registry.delete_git(scene.bus, "git-app", actor=ANNA)
     again = msgspec.structs.replace(git("git-app"), url="https://example.org/moved.git")
@@ -222,11 +272,12 @@ async def test_a_refused_deletion_does_not_change_a_git_that_is_in_use(scene: Sc
 
 
 class Gated:
-    """A bus that calls a function before a transaction is opened, and one before it is committed."""
+    """A bus that calls functions before and after a transaction is opened, and before it is committed."""
 
-    def __init__(self, bus: Any, *, before_open: Any = None, before_commit: Any = None) -> None:
+    def __init__(self, bus: Any, *, before_open: Any = None, after_open: Any = None, before_commit: Any = None) -> None:
         self._bus = bus
         self._before_open = before_open
+        self._after_open = after_open
         self._before_commit = before_commit
 
     def __getattr__(self, name: str) -> Any:
@@ -237,6 +288,8 @@ class Gated:
         if self._before_open:
             await self._before_open()
         async with self._bus.transaction(*hold, **options) as transaction:
+            if self._after_open:
+                await self._after_open()
             yield transaction
             if self._before_commit:
                 await self._before_commit()
@@ -269,6 +322,26 @@ async def test_a_deletion_is_undone_if_a_run_that_uses_the_git_starts_meanwhile(
         await registry.delete_git(deleting, "git-app", actor=ANNA)
     shown, users = await registry.show_git(scene.bus, "git-app")
     assert (shown.deleted, shown.deleting, users.workflows) == (False, False, (run,))
+
+
+@pytest.mark.both_stores
+async def test_one_of_two_concurrent_creations_with_the_same_repository_name_is_refused(scene: Scene) -> None:
+    both_are_open = asyncio.Event()
+    opened: list[None] = []
+
+    async def wait_for_the_other() -> None:
+        opened.append(None)
+        if len(opened) > 1:
+            both_are_open.set()
+        await both_are_open.wait()
+
+    bus: Any = Gated(scene.bus, after_open=wait_for_the_other)
+    both = [git("shop-a", repo="acme/shop"), git("shop-b", repo="Acme/Shop")]
+    done = await asyncio.gather(*(registry.create_git(bus, each, actor=ANNA) for each in both), return_exceptions=True)
+    assert sorted(type(each).__name__ for each in done) == ["Git", "IllegalTransition"]
+    [created] = [each for each in done if isinstance(each, Git)]
+    await registry.delete_git(scene.bus, created.id, actor=ANNA)
+    await registry.create_git(scene.bus, git("again", repo="acme/shop"), actor=ANNA)
 
 
 async def test_users_are_found_among_more_runs_than_one_page_holds(scene: Scene) -> None:

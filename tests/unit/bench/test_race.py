@@ -1,7 +1,9 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from bench.race import rounds
 from bench.race.figures import (
     BARE,
     DRAIN,
@@ -18,6 +20,7 @@ from bench.race.figures import (
     percentile,
 )
 from bench.race.report import PAGE_BEGINS, PAGE_ENDS, draw_chart, fill_page
+from bench.race.rounds import Race
 from bench.race.sides import SIDES
 
 
@@ -121,6 +124,17 @@ def test_slow_sides_get_fewer_events_but_enough_for_their_batches() -> None:
     assert [fast.events(column, 10_000) for column in fast.columns] == [1000, *[10_000] * 6, 200]
     assert [slow.events(column, 10_000) for column in slow.columns] == [200, 500, 1000, 500, 500, 200]
     assert [slow.events(column, 500) for column in slow.columns] == [50, 100, 500, 100, 100, 50]
+
+
+@pytest.mark.parametrize(("until", "without_peers"), [(199, 0), (200, 6)])
+def test_the_first_round_without_peers_is_judged_by_the_rounds_of_all_sides_and_the_others_by_its_own_kind(
+    monkeypatch: pytest.MonkeyPatch, until: float, without_peers: int
+) -> None:
+    # The round of all sides lasts 100 seconds, each round without peers 10.
+    readings = [0, 100, *(at for began in range(100, 160, 10) for at in (began, began + 10))]
+    monkeypatch.setattr(rounds, "time", SimpleNamespace(monotonic=iter(readings).__next__))
+    race = Race(Figures(1.0), {}, {}, events=1)
+    assert race.run([], rounds=1, more=6, until=until) == (1, without_peers)
 
 
 def test_a_page_gets_the_figures_between_its_marks_and_keeps_the_rest(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ async def show(call: CommandCall, name: _Name) -> None:
     JSON: {git: {id, name, url, …}, users: {workflows: [id], templates: [id]}}.
     """
     async with call.bus(engine(), create=False) as bus:
-        git, users = await registry.show_git(bus, name)
+        git, users = await registry.show_git(bus, name, call.note_unreadable)
     git = _without_passwords(git)
     if call.output.json:
         call.output.document(GitDetails(git=git, users=users))
@@ -136,7 +136,7 @@ async def delete(call: CommandCall, name: _Name) -> None:
     JSON: {id, name, url, defaultBranch, checkpointRemote, repo, deleted, deleting}.
     """
     async with call.bus(engine(), create=False) as bus:
-        _, users = await registry.show_git(bus, name)
+        _, users = await registry.show_git(bus, name, call.note_unreadable)
         git = await registry.delete_git(bus, name, actor=call.settings.actor)
     if call.output.json:
         call.output.document(_without_passwords(git))

@@ -100,7 +100,7 @@ async def show(
     without --check.
     """
     async with call.bus(engine(), create=False) as bus:
-        server, users = await registry.show_mcp_server(bus, name)
+        server, users = await registry.show_mcp_server(bus, name, call.note_unreadable)
     tools = await _list_tools(call, server) if check else None
     if call.output.json:
         call.output.document(McpServerWithUsers(server=_details_of(server), users=users, tools=tools))

@@ -14,6 +14,7 @@ from kingdom.standins.server import STATE_FILE
 
 ROUTES = web.RouteTableDef()
 _GIT = "/repos/{owner}/{name}/git"
+_BRANCHES = "refs/heads/"
 _REF = re.compile(r"refs/[^/\s]+/\S+")
 _SHA = re.compile(r"[0-9a-f]{40}")
 
@@ -81,7 +82,7 @@ async def delete_ref(request: web.Request) -> web.Response:
     if before is None:
         raise GithubRefusal(422, "Reference does not exist")
     with context.state_file.change("DELETE git ref", repository=name, ref=ref) as state:
-        move_branch(context, name, ref.removeprefix("refs/heads/"), before, None)
+        _announce(context, name, ref, before, None)
         set_ref(state, name, ref, None)
     return web.Response(status=204)
 
@@ -119,7 +120,7 @@ def resolve(state: dict[str, Any], repository: str, name: str) -> str:
 
 
 def move_ref(context: ActionContext, repository: str, ref: str, sha: str, *, force: bool) -> None:
-    """Point an existing ref to another commit, and announce it. Call it inside `StateFile.change`."""
+    """Point an existing ref to another commit, and announce it if it is a branch. Call it inside `StateFile.change`."""
     state = context.state_file.state
     before = commit_of_ref(state, repository, ref)
     if before is None:
@@ -130,7 +131,12 @@ def move_ref(context: ActionContext, repository: str, ref: str, sha: str, *, for
         raise GithubRefusal(422, "Update is not a fast forward")
     if before != sha:
         set_ref(state, repository, ref, sha)
-        move_branch(context, repository, ref.removeprefix("refs/heads/"), before, sha)
+        _announce(context, repository, ref, before, sha)
+
+
+def _announce(context: ActionContext, repository: str, ref: str, before: str, after: str | None) -> None:
+    if ref.startswith(_BRANCHES):
+        move_branch(context, repository, ref.removeprefix(_BRANCHES), before, after)
 
 
 def _body(request: web.Request, repository: str, ref: str, sha: str) -> dict[str, Any]:
