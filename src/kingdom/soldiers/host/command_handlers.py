@@ -24,7 +24,7 @@ from kingdom.soldiers.host.queries import generate_report, send_query, send_uncl
 from kingdom.soldiers.host.replies import ERROR_LENGTH_MAX, HostContext, answer_to, closing_reply, failure_reply
 from kingdom.soldiers.host.reporter import HostReply
 from kingdom.soldiers.processes.process_table import describe_exit
-from kingdom.soldiers.processes.program import ProgramTimedOut, run_program
+from kingdom.soldiers.processes.program import run_program
 from kingdom.soldiers.turns.result import read_result
 from kingdom.soldiers.workplace import work_space
 from kingdom.soldiers.workplace.agent_environment import Workplace

@@ -44,10 +44,6 @@ _BRIDGE = (sys.executable, "-I", "-S", bridge.__file__)
 _NO_SANDBOX = Sandbox(profile=SandboxProfile.OFF)
 
 
-class ProgramTimedOut(ProgramFailed):
-    """Raised when a program was killed because it took longer than its time limit."""
-
-
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
     """The exit code of a program, and the last part of its output."""
