@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Request, Route, expect
 
 from kingdom.access.rights import Right
 from kingdom.bus import LogEntry
@@ -154,6 +154,35 @@ async def test_a_person_cancels_several_runs_at_once_and_sees_each_result(browse
         await expect(page.locator('[id="wf-task-20261118-004"] .outcome')).to_contain_text("cannot cancel")
         await expect(page.locator("#message")).to_contain_text("1 of 2")
     assert (await run_of(site, "wf-task-20261118-003")).status == "CANCELLED"
+
+
+async def test_an_act_whose_answer_is_lost_is_repeated_with_its_key_and_another_act_has_another_key(
+    browser: Browser, site: Site
+) -> None:
+    sent: list[tuple[str, str]] = []
+
+    async def lose(route: Route, request: Request) -> None:
+        sent.append((request.url.rpartition("/")[2], request.headers["idempotency-key"]))
+        await route.fetch()
+        await route.abort()
+
+    async with signed_in(browser, site) as context:
+        page = await context.new_page()
+        await page.goto(f"{site.url}/runs")
+        row = page.locator(f'[id="{RUNNING}"]')
+        await row.locator("input").check()
+        await context.route(f"**/api/v1/runs/{RUNNING}/pause", lose)
+        for name in ("Changed once", "Changed twice"):
+            await page.get_by_role("button", name="Pause", exact=True).click()
+            await expect(row.locator(".outcome")).to_contain_text("cannot be reached")
+            # The page is refreshed between the two attempts.
+            await change_run(site, RUNNING, name)
+            await expect(row).to_contain_text(name)
+        await page.get_by_role("button", name="Cancel …").click()
+        await page.get_by_role("button", name="Cancel them").click()
+        await expect(row.locator(".outcome")).to_have_text("Cancelled.")
+    assert len(sent) == 2
+    assert sent[0] == sent[1]
 
 
 async def test_everything_is_reachable_by_keys(browser: Browser, site: Site) -> None:

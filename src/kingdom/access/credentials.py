@@ -94,7 +94,11 @@ def credential_kind_of(secret: str) -> CredentialKind | None:
 async def issue(
     transaction: Transaction, kind: CredentialKind, grant: Grant, *, by: str, now: datetime
 ) -> tuple[str, Credential]:
-    """Store a new credential, and return its secret with it. Two active tokens cannot have the same name."""
+    """Store a new credential, and return its secret with it. Two active tokens cannot have the same name.
+
+    Some expired credentials are ended too.
+    """
+    await _end_expired(transaction, by=by, now=now)
     if kind is TOKEN and await find_by_name(transaction, TOKEN, grant.name):
         raise Permanent(f"there is a token {grant.name!r} already: revoke it first, or choose another name")
     secret = kind.prefix + secrets.token_urlsafe(_SECRET_BYTES)
@@ -145,16 +149,12 @@ def visitor_of(kind: CredentialKind, credential: Credential) -> Visitor:
 async def redeem_invite(
     transaction: Transaction, secret: str, *, note: str, lasts: timedelta, now: datetime
 ) -> tuple[str, Credential]:
-    """End an invite and start a session with its rights. Some expired sessions and invites are ended too."""
+    """End an invite and start a session with its rights."""
     found = await find_valid(transaction, INVITE, secret, now)
     if found is None:
         raise NotSignedIn("this invite is unknown, used or expired: ask for a new one (`kingdom web invite`)")
     record, invite = found
     await _end(transaction, INVITE, record, invite, by=invite.name, what="used")
-    for kind in (SESSION, INVITE):
-        due = RecordQuery(kind=kind.records.name, state=ACTIVE, due_by=now, limit=_PAGE_SIZE)
-        for old in await transaction.find(due):
-            await _end(transaction, kind, old, read_document(old.doc, Credential), by=invite.name, what=EXPIRED)
     grant = Grant(name=invite.name, may=invite.may, generals=invite.generals, lasts=lasts, note=note)
     return await issue(transaction, SESSION, grant, by=invite.name, now=now)
 
@@ -200,6 +200,13 @@ async def list_credentials(
     """Return active credentials in the order of their ids."""
     query = RecordQuery(kind=kind.records.name, state=ACTIVE, after=after, limit=limit)
     return [read_document(record.doc, Credential) for record in await transaction.find(query)]
+
+
+async def _end_expired(transaction: Transaction, *, by: str, now: datetime) -> None:
+    for kind in CREDENTIAL_KINDS:
+        due = RecordQuery(kind=kind.records.name, state=ACTIVE, due_by=now, limit=_PAGE_SIZE)
+        for old in await transaction.find(due):
+            await _end(transaction, kind, old, read_document(old.doc, Credential), by=by, what=EXPIRED)
 
 
 async def _end(

@@ -11,7 +11,10 @@ from kingdom.views.dead_letters import CONTENT_FIELDS, DeadLetterKey
 
 
 async def find_letters(operations: Operations, events: Sequence[UUID], stream: str | None) -> list[DeadLetter]:
-    """Return the dead letters of events. Raise NotFound if an event has none."""
+    """Return the dead letters of events. Raise NotFound if an event has none.
+
+    Letters that another operator redrives or discards at the same time are left out.
+    """
     found: list[DeadLetter] = []
     for event in events:
         situations = await operations.situations(event)
@@ -32,12 +35,19 @@ async def find_letters(operations: Operations, events: Sequence[UUID], stream: s
 
 
 async def find_letter(operations: Operations, event: UUID, stream: str | None) -> DeadLetter:
-    """Return the only dead letter of an event."""
+    """Return the only dead letter of an event. Raise NotFound if it has none."""
     letters = await find_letters(operations, [event], stream)
+    if not letters:
+        raise no_longer_dead(event)
     if len(letters) > 1:
         names = ", ".join(letter.stream for letter in letters)
         raise Misconfigured(f"event {event} is dead in {names}: choose one with --stream")
     return letters[0]
+
+
+def no_longer_dead(event: UUID) -> NotFound:
+    """Return the error for an event whose dead letters were redriven or discarded while they were read."""
+    return NotFound(f"event {event} is no longer a dead letter: `kingdom bus dead list` shows all")
 
 
 async def patch_letter(

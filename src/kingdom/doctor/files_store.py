@@ -26,7 +26,8 @@ _FREE_INODES_LEAST = 10_000
 async def check_directory(context: CheckContext) -> CheckResult:
     """Check whether the directories of the realm and of the soldiers can be written or created."""
     soldiers = context.realm.soldiers.directory
-    directories = {"database_url": context.data_directory}
+    # Beside a database, the place of this directory is no setting.
+    directories = {"database_url" if context.store_directory else "": context.data_directory}
     if soldiers:
         directories["soldiers.directory"] = Path(soldiers)
     return await context.compute_once("directory", lambda: run_in_thread(lambda: _check_directories(directories)))
@@ -116,7 +117,8 @@ def _check_writable(setting: str, directory: Path) -> CheckResult:
             pass
     except OSError as error:
         owner = f"sudo chown -R $USER {existing.absolute()}" if error.errno in (errno.EACCES, errno.EPERM) else ""
-        fix = owner or f"make {existing.absolute()} writable, or name another directory as {setting}"
+        another = f", or name another directory as {setting}" if setting else ""
+        fix = owner or f"make {existing.absolute()} writable{another}"
         return fail(f"{existing.absolute()} cannot be written: {error.strerror}", fix)
     return ok(f"{shown} can be written" if directory.exists() else f"{shown} does not exist yet and can be created")
 

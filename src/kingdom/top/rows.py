@@ -9,7 +9,7 @@ from kingdom.bus.operations import COUNT_LIMIT
 from kingdom.court.chamberlain.budget import TokenStatus
 from kingdom.court.chamberlain.health import HealthLevel, describe_reason
 from kingdom.court.followups.summary import describe_followup, describe_rounds
-from kingdom.court.questions import HumanQuestion
+from kingdom.court.questions import WITHOUT_RUN, HumanQuestion
 from kingdom.court.status import COUNT_MAX, CourtStatus, count_noun, count_text
 from kingdom.text import plain
 from kingdom.top.store_client import TopSnapshot
@@ -261,7 +261,7 @@ def _inbox(snapshot: TopSnapshot) -> Iterator[PaneRow]:
         who = f"{ask.general} asks ({ask.id}): " if ask.general else f"{ask.id}: "
         yield PaneRow(
             key=ask.id,
-            run="" if ask.petition else ask.workflow_id,
+            run="" if ask.petition or ask.workflow_id == WITHOUT_RUN else ask.workflow_id,
             explain_id=ask.thread,
             ask=ask,
             full_text=shorten(f"{who}{ask.text}"),

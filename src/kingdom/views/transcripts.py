@@ -6,7 +6,10 @@ from kingdom.soldiers.agents.transcript import TranscriptEntry
 
 
 class TranscriptLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An entry of a transcript, its soldier and Work, and the offset of the next entry, or null for a log entry."""
+    """An entry of a transcript, its soldier and Work, and the offset of the next entry.
+
+    The offset is null for an entry that `kingdom logs` reads from the log.
+    """
 
     soldier: str
     work_id: str

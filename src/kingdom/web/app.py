@@ -26,6 +26,8 @@ BODY_MAX = 1024 * 1024
 BODY_SECONDS = 30.0
 _PATH_PART_MAX = 200
 _KEY_MAX = 200
+# The status that nginx logs for a client that leaves before the response is complete.
+_CLIENT_LEFT = 499
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _log = structlog.get_logger("kingdom.web")
 
@@ -85,6 +87,10 @@ def _measure_requests(access: AccessCheck, metrics: WebMetrics) -> Any:
         began, status = time.monotonic(), 500
         try:
             response = await _answer(request, handler, access)
+        except asyncio.CancelledError:
+            status = _CLIENT_LEFT
+            raise
+        else:
             status = response.status
             return response
         finally:

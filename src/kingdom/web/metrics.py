@@ -8,7 +8,10 @@ class WebMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
-            "kingdom_web_requests", "Requests by route and status", ["route", "status"], registry=registry
+            "kingdom_web_requests",
+            "Requests by route and status; 499 if the client left before the end",
+            ["route", "status"],
+            registry=registry,
         )
         self._duration = Histogram(
             "kingdom_web_request_duration_seconds", "Time spent on requests", ["route"], registry=registry

@@ -174,6 +174,14 @@ async def test_a_directory_of_soldiers_that_cannot_be_made_is_reported(tmp_path:
     assert (report.status, f"{tmp_path / 'work'} is not a directory" in report.found) == ("fail", True)
 
 
+async def test_no_directory_is_advised_as_the_url_of_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/proc")
+    report = await look_at("directory", url="postgresql://localhost/kingdom")
+    assert (report.status, report.fix) == ("fail", "make /proc writable")
+    report = await look_at("directory", url="file:realm")
+    assert report.fix == "make /proc writable, or name another directory as database_url"
+
+
 async def test_the_setting_of_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     report = await look_at("directory", config=write_settings(tmp_path, soldiers={"directory": "/proc/soldiers"}))
     assert (report.status, report.fix) == (

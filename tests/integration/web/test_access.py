@@ -188,6 +188,14 @@ async def test_a_revoked_or_expired_token_is_refused(site: Site) -> None:
     assert (await site.bearing(expired).get("/api/v1/me")).status == 401
 
 
+async def test_the_name_of_an_expired_token_can_be_used_again(site: Site) -> None:
+    await site.token("ci", lasts=timedelta(microseconds=1))
+    admin = site.bearing(await site.token("admin"))
+    listed = (await admin.get("/api/v1/tokens")).document["items"]
+    assert [each["name"] for each in listed] == ["admin"]
+    assert (await admin.post("/api/v1/tokens", {"name": "ci", "may": ["look"]})).status == 200
+
+
 async def test_a_revoked_session_is_refused(site: Site) -> None:
     cookie, kept = await site.signs_in("dana"), await site.signs_in("eve")
     program = site.bearing(await site.token("admin"))

@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from kingdom.access.rights import Right
 from kingdom.actions.definitions import write_works
-from kingdom.bus import Bus, LogCursor
+from kingdom.backends.files import FilesBus, FilesOperations
+from kingdom.bus import Bus, LogCursor, Operations
+from kingdom.bus.operations import DeadFilter, Situation
 from kingdom.court.questions import QuestionStatus, load_question, save_question
 from kingdom.court.streams import EVENT_STREAM, event_received
 from kingdom.workflow import lifecycle, templates
@@ -20,7 +22,7 @@ from kingdom.workflow.records import load_workflow
 from kingdom.workflow.registry import register_mcp_server
 from kingdom.workflow.template_file import read_template
 from tests.acceptance.sample_store import TASK, TEMPLATE
-from tests.contract.backends import BackendUnderTest
+from tests.contract.backends import BACKENDS, BackendUnderTest
 from tests.integration.web.people import approval, question
 from tests.integration.web.site import Site, serving
 
@@ -136,6 +138,27 @@ async def test_streams_and_dead_letters_are_operated_with_the_shapes_of_the_comm
     assert (driven.document["redriven"], driven.document["events"]) == (1, [{"eventId": first, "stream": STREAM}])
     (situation,) = (await program.get(f"/api/v1/bus/events/{first}")).document["items"]
     assert (situation["status"], bool(situation["why"])) == ("PENDING", True)
+
+
+async def test_a_dead_letter_that_another_operator_redrives_at_the_same_time_is_reported_as_not_found(
+    realm: Path, tmp_path: Path
+) -> None:
+    class Raced(FilesOperations):
+        async def situations(self, event_id: UUID) -> list[Situation]:
+            found = await super().situations(event_id)
+            letters = await self.dead_letters(DeadFilter(event_id=event_id), 1)
+            await self.redrive([each.position for each in letters], actor="somebody else")
+            return found
+
+    def wrap(bus: Bus, _operations: Operations) -> tuple[Bus, Operations]:
+        assert isinstance(bus, FilesBus)
+        return bus, Raced(bus)
+
+    async with serving(BACKENDS["files"](str(realm)), tmp_path, wrap=wrap) as site:
+        program = site.bearing(await site.token("ci"))
+        (dead,) = await make_dead_letters(site, 1)
+        refused = await program.post(f"/api/v1/bus/dead-letters/{dead}/patch", {"payload": {"number": 7}})
+    assert (refused.status, "no longer a dead letter" in refused.text) == (404, True)
 
 
 async def test_changing_the_payload_of_a_dead_letter_needs_more_than_the_right_to_redrive_it(site: Site) -> None:

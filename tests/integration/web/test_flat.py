@@ -21,7 +21,7 @@ from kingdom.workflow.model.run.checkpoint import Checkpoint, digest
 from kingdom.workflow.model.run.work_tree import WorkTree
 from kingdom.workflow.model.run.workflow import Placement, Workflow
 from kingdom.workflow.model.status import CheckpointStatus
-from kingdom.workflow.records import HOSTS, WORKFLOWS
+from kingdom.workflow.records import HOSTS, WORKFLOWS, load_workflow
 from kingdom.workflow.template_file import read_template
 from tests.acceptance.sample_store import TEMPLATE
 from tests.contract.backends import BACKENDS
@@ -170,6 +170,28 @@ async def test_a_request_costs_the_same_however_many_runs_there_are(dsn: str, tm
         if path not in STATEMENTS_MAX:
             # A deeper index costs a few buffers more, and a scan of all runs thousands.
             assert more[path][1] <= 2 * buffers + 400, (path, few[path], more[path])
+
+
+async def test_a_download_of_changes_says_that_a_diff_is_cut(dsn: str, tmp_path: Path) -> None:
+    await store_copied_run(dsn, 1)
+    async with serving(BACKENDS["postgres"](dsn), tmp_path) as site:
+        texts, diff = site.context.texts, b'{"since": "a", "until": "b"}\ndiff --git a/x b/x\n+half a li'
+        assert texts
+        async with site.bus.transaction() as transaction:
+            record, run = await load_workflow(transaction, COPIED_RUN)
+            run.checkpoints[0] = msgspec.structs.replace(run.checkpoints[0], commits={"tree": "b", "second": "b"})
+            run.work_trees.append(msgspec.structs.replace(run.work_trees[0], id="second"))
+            await transaction.put(record.replace(doc=run.document()))
+        await texts.append(COPIED_RUN, f"diff/{POINT}/second/base", [TextPiece(start=0, content=diff, is_cut=True)])
+        cookie = await site.signs_in("anna")
+        reply = await site.get(f"/runs/{COPIED_RUN}/changes.diff", Cookie=cookie)
+    assert reply.text.splitlines() == [
+        f"# app: as of checkpoint {POINT}",
+        "+x",
+        f"# app: as of checkpoint {POINT}; cut after 1 MiB, the rest is on the host of the run",
+        "diff --git a/x b/x",
+        "+half a li",
+    ]
 
 
 async def test_pages_of_runs_are_complete_and_the_newest_run_comes_first(dsn: str, tmp_path: Path) -> None:

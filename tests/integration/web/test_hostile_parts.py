@@ -40,7 +40,7 @@ def test_an_entry_of_a_transcript_is_text(kind: str) -> None:
     entry |= dict.fromkeys(FIELDS, HOSTILE)
     line = TranscriptLine(soldier=HOSTILE, work_id="w", next_offset=7, entry=entry)
     part = TranscriptPart(soldier=HOSTILE, soldiers=[HOSTILE, "b"], items=[line], next=7, notes=[HOSTILE])
-    lines = list(show_lines(part.items, 0))
+    lines = list(show_lines(part.items))
     assert_only_text(render("transcript.html", run_id=HOSTILE, part=part, lines=lines, is_first=True))
     assert_only_text(render("transcript.html", run_id=HOSTILE, part=part, lines=lines, is_first=False))
 

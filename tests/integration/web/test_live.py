@@ -13,6 +13,7 @@ from kingdom.access.credentials import SESSION, TOKEN, get_by_name, revoke
 from kingdom.access.rights import Right
 from kingdom.web.stream import PATH
 from tests.contract.backends import BackendUnderTest
+from tests.integration.running import eventually
 from tests.integration.web.site import Site, serving
 from tests.integration.web.streams import append, block
 from tests.patience import PATIENCE_SECONDS
@@ -62,6 +63,18 @@ async def test_a_program_with_the_right_to_look_follows_the_log(site: Site) -> N
         assert '"type":"TaskStarted"' in (await block(response))[-1]
     refused = await program.get(f"{PATH}?after=yesterday")
     assert (refused.status, refused.document["code"]) == (400, "malformed_request")
+
+
+async def test_a_client_that_leaves_its_stream_is_not_counted_as_a_failure_of_the_server(site: Site) -> None:
+    count = site.registry.get_sample_value
+
+    async def is_counted() -> bool:
+        return count("kingdom_web_request_duration_seconds_count", {"route": PATH}) == 1
+
+    async with streaming(site.bearing(await site.token(CI))):
+        pass
+    await eventually(is_counted)
+    assert count("kingdom_web_requests_total", {"route": PATH, "status": "499"}) == 1
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,13 @@ import pytest
 
 from kingdom.access.rights import Right
 from kingdom.bus import LogEntry
+from kingdom.clock import utc_now
 from kingdom.court.petitions.decision import PETITIONS
 from kingdom.court.questions import load_question, save_question
 from kingdom.web.pages.table import PAGES
 from kingdom.workflow.model.status import WorkflowStatus
 from tests.contract.backends import BackendUnderTest
-from tests.integration.web.scene import ASKED, PETITION, RUNS, fill_realm
+from tests.integration.web.scene import ASKED, PETITION, RUNS, fill_realm, make_run, put_run
 from tests.integration.web.site import Reply, Site, serving
 from tests.web.payloads import PAYLOADS
 
@@ -68,6 +69,17 @@ def cursor_of(page: str) -> int:
     found = re.search(r'data-cursor="\d+\.(\d+)"', page)
     assert found
     return int(found[1])
+
+
+async def test_a_run_that_has_not_started_says_when_it_was_created(site: Site) -> None:
+    run = make_run("wf-new", WorkflowStatus.CREATED, "gen-pr", title="New", reason="", at=utc_now())
+    run.started_at = None
+    async with site.bus.transaction() as transaction:
+        await put_run(transaction, run)
+    for path in ("/runs", "/runs/wf-new"):
+        page = (await look(site, path)).text
+        assert "created <time" in page
+        assert "started <time" not in page
 
 
 @pytest.mark.parametrize("path", LISTS)

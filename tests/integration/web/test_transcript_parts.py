@@ -1,5 +1,6 @@
 """A transcript that only the log has is read in parts of bounded cost."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +51,21 @@ async def test_the_log_of_a_session_without_a_transcript_is_read_in_parts_to_its
             after = part["next"]
     backend.close()
     assert [line["entry"].get("reason") for line in lines] == [None, *(f"error {number}" for number in range(TURNS))]
+
+
+async def test_an_entry_has_the_same_anchor_in_whichever_part_it_is_shown(realm: Path, tmp_path: Path) -> None:
+    backend = BACKENDS["files"](str(realm))
+    async with serving(backend, tmp_path) as site:
+        run = await store_session(site.bus)
+        cookie = await site.signs_in("anna", Right.LOOK)
+        place = f"/runs/{run}/transcript?soldier=soldier-1&after="
+        parts = [(await site.get(f"{place}{after}", Cookie=cookie)).text for after in (0, 10, 99)]
+    backend.close()
+    first, second, third = (dict(re.findall(r'id="(L\d+)".*?(error \d+)', part)) for part in parts)
+    assert first.keys() & second.keys()
+    assert second.keys() & third.keys()
+    assert first | second == second | first
+    assert second | third == third | second
 
 
 @pytest.mark.parametrize(("parts", "is_cut"), [(2, True), (3, False)])

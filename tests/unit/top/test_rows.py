@@ -13,7 +13,7 @@ from kingdom.court.followups.records import FollowupState
 from kingdom.court.followups.summary import summarize_followup
 from kingdom.court.health_summary import HealthSummary
 from kingdom.court.package import FollowPolicy
-from kingdom.court.questions import HumanQuestion
+from kingdom.court.questions import WITHOUT_RUN, HumanQuestion
 from kingdom.court.status import (
     CourtStatus,
     HostSummary,
@@ -143,6 +143,12 @@ def test_the_inbox_has_questions_of_the_court_and_of_runs_that_people_started() 
 def test_a_question_about_a_petition_belongs_to_no_run() -> None:
     (row,) = build_rows(Pane.INBOX, TopSnapshot(status=a_court_status(), asks=[an_ask(id="pet-1", petition="pet-1")]))
     assert (row.key, row.run, row.explain_id) == ("pet-1", "", "task-1")
+
+
+def test_a_question_about_a_followup_belongs_to_no_run() -> None:
+    asked = an_ask(workflow_id=WITHOUT_RUN, followup=FOLLOWUP.id)
+    (row,) = build_rows(Pane.INBOX, TopSnapshot(status=a_court_status(), asks=[asked]))
+    assert (row.run, row.explain_id, row.ask) == ("", "task-1", asked)
 
 
 def test_queues_show_how_much_waits_and_why() -> None:

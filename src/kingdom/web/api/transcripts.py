@@ -123,13 +123,13 @@ async def _read_from_log(
     for entry in about[end:]:
         end += 1
         if shown := await to_transcript_entry(call.context.bus, workflow, entry):
-            lines.append(_line(session, None, shown))
+            lines.append(_line(session, end, shown))
         if len(lines) == _PART_ENTRIES:
             break
     return end, lines, [session.note_about_log]
 
 
-def _line(session: RunSession, end: int | None, entry: dict[str, object]) -> TranscriptLine:
+def _line(session: RunSession, end: int, entry: dict[str, object]) -> TranscriptLine:
     return TranscriptLine(soldier=session.soldier, work_id=session.work_id, next_offset=end, entry=entry)
 
 

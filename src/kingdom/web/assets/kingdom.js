@@ -218,9 +218,13 @@ function say(words, isError = false) {
 }
 
 // The same key is sent until an answer arrives, so that an act whose answer is lost happens only once.
-function keyOf(element) {
+const keys = new WeakMap();
+
+function keyOf(element, url) {
   const numbers = crypto.getRandomValues(new Uint32Array(4));
-  return (element.dataset.key ||= [...numbers].map((each) => each.toString(16)).join("-"));
+  // Another act of the same element, such as Cancel after Pause, needs another key.
+  if (keys.get(element)?.url !== url) keys.set(element, { url, key: [...numbers].map((each) => each.toString(16)).join("-") });
+  return keys.get(element).key;
 }
 
 async function post(url, content, key) {
@@ -237,8 +241,8 @@ async function act(element, content) {
   const buttons = element.matches("button") ? [element] : every("button", element);
   for (const each of buttons) each.disabled = true;
   try {
-    const { ok, answer, words } = await post(element.dataset.act, content, keyOf(element));
-    delete element.dataset.key;
+    const { ok, answer, words } = await post(element.dataset.act, content, keyOf(element, element.dataset.act));
+    keys.delete(element);
     say(ok ? tellAnswer(element.dataset.done || "Done.", answer) : words, !ok);
     if (ok && element.dataset.rows) showRows(element, answer[element.dataset.rows]);
     if (ok) element.closest("dialog")?.close();
@@ -287,10 +291,11 @@ async function actOnChosen(button) {
   let done = 0;
   for (const box of chosen) {
     const result = find("[data-result]", box.closest("[data-row]"));
+    const url = `/api/v1/runs/${encodeURIComponent(box.value)}/${button.dataset.all}`;
     result.textContent = `${button.dataset.verb} …`;
     try {
-      const { ok, words } = await post(`/api/v1/runs/${encodeURIComponent(box.value)}/${button.dataset.all}`, {}, keyOf(box));
-      delete box.dataset.key;
+      const { ok, words } = await post(url, {}, keyOf(box, url));
+      keys.delete(box);
       done += ok;
       result.textContent = ok ? button.dataset.done : words;
       result.className = ok ? "outcome good" : "outcome bad";

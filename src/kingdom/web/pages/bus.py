@@ -4,10 +4,9 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from kingdom.actions.dead_letters import find_letters
+from kingdom.actions.dead_letters import find_letters, no_longer_dead
 from kingdom.bus.operations import COUNT_LIMIT, DeadFilter, DeadLetter, StreamStats
 from kingdom.bus.throughput import THROUGHPUT_QUERY, read_throughput
-from kingdom.errors import NotFound
 from kingdom.web.api.bus import LettersQuery, StreamQuery, bus_event_id, letters_after
 from kingdom.web.pages.frame import html_response, open_page
 from kingdom.web.pages.wording import indented
@@ -66,7 +65,7 @@ async def show_dead_letter(call: ApiCall) -> web.Response:
     cursor = await call.context.operations.log_end()
     letters = await find_letters(call.context.operations, [event], query.stream)
     if not letters:
-        raise NotFound(f"event {event} is no longer a dead letter: `kingdom bus dead list` shows all")
+        raise no_longer_dead(event)
     async with open_page(call, "/bus", cursor=cursor) as page:
         return page.render("dead-letter.html", letters=letters, event=event, payload_of=_payload_of, indented=indented)
 

@@ -92,15 +92,23 @@ async def show_checkpoint_diff(call: ApiCall) -> web.Response:
 
 
 async def download_diff(call: ApiCall) -> web.Response:
-    """Return the changes of a run as text."""
+    """Return the changes of a run as text. A note, such as that a diff is cut, is a line before the diff."""
     diffs = (await list_diffs(call)).items
-    text = "".join(each.diff for each in diffs)
+    text = "".join(map(_diff_as_text, diffs))
     return web.Response(
         text=text,
         content_type="text/plain",
         charset="utf-8",
         headers={"Content-Disposition": 'attachment; filename="changes.diff"'},
     )
+
+
+def _diff_as_text(found: TreeDiff) -> str:
+    # `git apply` ignores lines before a diff.
+    note = f"# {found.git_id}: {found.note}\n" if found.note else ""
+    # The last line of a cut diff may be incomplete.
+    end = "" if found.diff.endswith("\n") or not found.diff else "\n"
+    return f"{note}{found.diff}{end}"
 
 
 def _path(line: str) -> str:

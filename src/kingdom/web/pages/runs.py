@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from urllib.parse import urlencode
 
 from aiohttp import web
+from markupsafe import Markup
 
 from kingdom.access.rights import Right
 from kingdom.actions.listings import list_records, newest_runs, newest_runs_queries, records_query, runs_of_general
@@ -17,6 +19,7 @@ from kingdom.web.pages.frame import open_page
 from kingdom.web.pages.run_rows import row_html, run_row
 from kingdom.web.pages.wording import ago
 from kingdom.web.route import ApiCall
+from kingdom.workflow.model.run.workflow import Workflow
 from kingdom.workflow.model.status import WorkflowStatus
 
 # The groups of states that a person chooses among.
@@ -56,7 +59,7 @@ async def show_runs(call: ApiCall) -> web.Response:
         found = await newest_runs(page.transaction, query.status, after=query.after, limit=query.limit)
         runs = runs_of_general(found.records, query.general)
         shown = [run for run in runs if not query.repository or query.repository in run.git_ids()]
-        rows = [run_row(run, call.visitor, ago(run.started_at or run.created_at, page.now)) for run in shown]
+        rows = [run_row(run, call.visitor, _start(run, page.now)) for run in shown]
         return page.render(
             "runs.html",
             rows=[row_html(row, can_choose=Right.ACT in call.visitor.rights) for row in rows],
@@ -66,6 +69,10 @@ async def show_runs(call: ApiCall) -> web.Response:
             following=found.next,
             groups=GROUPS,
         )
+
+
+def _start(run: Workflow, now: datetime) -> Markup:
+    return ago(run.started_at, now) if run.started_at else Markup("created ") + ago(run.created_at, now)
 
 
 async def show_followups(call: ApiCall) -> web.Response:

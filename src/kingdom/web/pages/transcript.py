@@ -92,10 +92,10 @@ _FORMATS: Mapping[str, Callable[[TranscriptEntry], tuple[str, str, str]]] = {
 }
 
 
-def show_lines(lines: Iterable[TranscriptLine], after: int) -> Iterator[ShownLine]:
-    """Yield the lines that matter to a person. When the transcript grows, anchors from offsets stay the same."""
+def show_lines(lines: Iterable[TranscriptLine]) -> Iterator[ShownLine]:
+    """Yield the lines that matter to a person. An anchor stays the same however the transcript is cut into parts."""
     last = ""
-    for number, line in enumerate(lines):
+    for line in lines:
         entry = normalize_entry(line.entry)
         kind = entry["type"]
         if kind in _SKIPPED:
@@ -110,15 +110,14 @@ def show_lines(lines: Iterable[TranscriptLine], after: int) -> Iterator[ShownLin
         if isinstance(cost, int | float) and cost:
             text = f"{text} (${cost:.2f})"
         shown, folded = _fold(text)
-        yield ShownLine(f"L{line.next_offset or after + number}", _time(entry), label, css_class, shown, folded)
+        yield ShownLine(f"L{line.next_offset}", _time(entry), label, css_class, shown, folded)
 
 
 async def show_transcript(call: ApiCall) -> web.Response:
     """Return a part of a transcript as an HTML fragment."""
     part: TranscriptPart = await list_transcript(call)
-    after: int = call.query.after
-    lines = list(show_lines(part.items, after))
-    return html_response("transcript.html", run_id=call.path["id"], part=part, lines=lines, is_first=not after)
+    lines, is_first = list(show_lines(part.items)), not call.query.after
+    return html_response("transcript.html", run_id=call.path["id"], part=part, lines=lines, is_first=is_first)
 
 
 async def download_transcript(call: ApiCall) -> web.Response:
@@ -130,7 +129,7 @@ async def download_transcript(call: ApiCall) -> web.Response:
         if part.items and number == _PARTS_MAX:
             written.append(f"The transcript is longer: `kingdom logs {part.soldier}` shows all of it.\n")
             break
-        for line in show_lines(part.items, query.after):
+        for line in show_lines(part.items):
             at = f"{line.at:%Y-%m-%d %H:%M:%S}" if line.at else ""
             written.append(f"{at} {line.label}: {line.whole_text}\n" if line.label else f"{at} {line.whole_text}\n")
         if part.next is None or not part.items:
