@@ -24,7 +24,7 @@ class EventDetected(InternalEvent, frozen=True, kw_only=True):
     """A new event arrived from an outside system, a schedule or a person."""
 
     type = "event.detected"
-    actor = "sentinel, envoy"
+    actor = "sentinel, envoy, king, a person"
     subject_field = "event_id"
     text_line = "[EVENT] Emitted"
 

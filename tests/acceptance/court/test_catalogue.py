@@ -51,7 +51,7 @@ async def test_each_entry_has_the_actor_that_the_catalog_names(chronicled: list[
     entries = [entry for entry in chronicled if entry.type == event_type]
     assert entries, f"the log has no entry {event_type}"
     actors = tuple(_ACTORS.get(actor, actor) for actor in CATALOG[event_type].actor.split(", "))
-    strangers = {entry.actor for entry in entries if not entry.actor.startswith((*actors, *_others(event_type)))}
+    strangers = {entry.actor for entry in entries if not entry.actor.startswith(actors)}
     assert strangers == set()
     assert [entry.data for entry in entries if read_log_entry(entry) is None] == []
 
@@ -93,8 +93,3 @@ async def test_a_run_is_completed_although_its_session_lost_its_host(orphaned: S
 
 async def test_a_leftover_process_is_killed(killed: int) -> None:
     assert killed == _SIGNAL_KILL
-
-
-def _others(event_type: str) -> tuple[str, ...]:
-    # A schedule has no external actor.
-    return ("king",) if event_type == "event.detected" else ()
