@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from kingdom.bus.outcome import Release
 from kingdom.clock import utc_now
 from kingdom.errors import Permanent
 from kingdom.log_output import configure_logs
-from tests.contract.outside import be_cancelled
+from tests.contract.outside import Payment, be_cancelled
 from tests.contract.scene import ATTEMPTS, HOUR, NO_WAIT, Make, Scene, eventually, ping, step
 
 BOTH_STREAMS = [("free", ping), ("line", step)]
@@ -206,6 +207,23 @@ async def test_an_event_claimed_too_often_without_an_outcome_ends_dead(scene: Sc
     assert ran == []
     situation = await scene.situation(event)
     assert (situation.status, situation.error_code) == ("DEAD", "attempts_exhausted")
+
+
+async def test_an_event_that_ends_without_its_handler_does_not_count_as_a_short_run(
+    scene: Scene, tmp_path: Path
+) -> None:
+    event = ping()
+    await scene.bus.publish(event)
+    await _lose_leases_with(scene, "free", event.event_id)
+    dispatcher, registry = Dispatcher(), CollectorRegistry()
+    dispatcher.effect("Ping", Payment(tmp_path / "book"))
+    worker = Worker(scene.bus, dispatcher, ["free"], metrics=WorkerMetrics(registry), poll=timedelta(milliseconds=20))
+    running = asyncio.create_task(worker.run())
+    await eventually(scene.dead, "the event is dead")
+    worker.stop()
+    await running
+    ran = {"stream": "free", "eventType": "Ping"}
+    assert registry.get_sample_value("kingdom_outbox_handler_duration_seconds_count", ran) is None
 
 
 async def test_a_handler_that_raises_permanent_ends_dead_at_once(scene: Scene) -> None:

@@ -1,5 +1,6 @@
 """An event as the bus carries it: immutable, self-describing, camelCase on the wire."""
 
+import json
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import datetime
@@ -96,17 +97,23 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, eq=True, rename="camel
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "Envelope":
-        """Read an event from a JSON object. Unknown fields become attributes."""
+        """Read an event from a JSON object. Unknown fields become attributes: texts, or any other value as JSON."""
         if not isinstance(wire, Mapping):
             raise MalformedEvent(f"an event envelope must be a JSON object, not {type(wire).__name__}")
         if not wire.keys() <= _WIRE_NAMES or None in wire.values():
-            known = {key: value for key, value in wire.items() if key in _WIRE_NAMES and value is not None}
-            extra = {key: str(value) for key, value in wire.items() if key not in _WIRE_NAMES}
+            given = {key: value for key, value in wire.items() if value is not None}
+            known = {key: value for key, value in given.items() if key in _WIRE_NAMES}
+            extra = {key: _to_text(value) for key, value in given.items() if key not in _WIRE_NAMES}
             wire = {**known, "attributes": extra}
         try:
             return msgspec.convert(wire, cls)
         except msgspec.ValidationError as error:
             raise MalformedEvent(f"not a valid event envelope: {error}") from error
+
+
+def _to_text(value: object) -> str:
+    # Unlike msgspec, this accepts half a surrogate pair. The store refuses such an event later.
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 # The wire format has no field "attributes": each attribute is a field next to the headers.

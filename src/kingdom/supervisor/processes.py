@@ -57,8 +57,8 @@ class RoleProcess:
     restarts: int = 0
     failed_restarts: int = 0
     last_end: str = ""
-    # Set while a caller waits for a requested restart. The result is the new process id.
-    restarted: "asyncio.Future[int] | None" = None
+    # Set from a request to restart the process until the new process runs.
+    restart_requested: bool = False
 
     @property
     def pid(self) -> int | None:
@@ -136,13 +136,12 @@ class RoleProcesses:
         """Return the roles of this supervisor."""
         return tuple(self.children)
 
-    async def restart(self, role: str) -> int:
-        """Kill the process of a role, start it again, and return the new process id."""
+    def restart(self, role: str) -> None:
+        """Kill the process of a role. It starts again without a pause, unless it cannot be started."""
         child = self.children[role]
-        child.restarted = child.restarted or asyncio.get_running_loop().create_future()
+        child.restart_requested = True
         # A process that sends no heartbeats may not react to SIGTERM.
         child.signal(signal.SIGKILL)
-        return await asyncio.shield(child.restarted)
 
     async def _keep_running(self, child: RoleProcess) -> None:
         while child.program:
@@ -150,10 +149,14 @@ class RoleProcesses:
             code = await self._forward_output(child.role, child.program)
             child.last_end, child.program = describe_exit(code), None
             lasted = time.monotonic() - began
-            if code == _WRONG_SETTINGS and lasted < _HEALTHY_SECONDS and not (child.restarts or child.restarted):
+            if (
+                code == _WRONG_SETTINGS
+                and lasted < _HEALTHY_SECONDS
+                and not (child.restarts or child.restart_requested)
+            ):
                 _log.error(f"role is not restarted because its settings are wrong: {_SETTINGS_HINT}", role=child.role)
                 break
-            await self._restart_after(child, 0.0 if child.restarted else child.pause_after(lasted))
+            await self._restart_after(child, 0.0 if child.restart_requested else child.pause_after(lasted))
         child.state = ProcessState.ENDED
 
     async def _restart_after(self, child: RoleProcess, pause: float) -> None:
@@ -182,10 +185,7 @@ class RoleProcesses:
             self._command(child.role), cwd=self._directory, environment=self._environment, errors=None, contained=False
         )
         child.program.close_input()
-        child.started_at, child.state = utc_now(), ProcessState.RUNNING
-        if child.restarted:
-            child.restarted.set_result(child.program.pid)
-            child.restarted = None
+        child.started_at, child.state, child.restart_requested = utc_now(), ProcessState.RUNNING, False
         if self._stopping.is_set():
             child.signal(signal.SIGTERM)
 

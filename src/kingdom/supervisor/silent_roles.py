@@ -68,7 +68,7 @@ class SilentRoleRestarter:
             self._measured_since = now
         self._checked_at = now
         for role, child in self._processes.children.items():
-            if child.state is not ProcessState.RUNNING or child.started_at is None:
+            if child.state is not ProcessState.RUNNING or child.restart_requested or child.started_at is None:
                 continue
             seen = max(heartbeats.get(role, child.started_at), child.started_at)
             if now - max(seen, self._measured_since) > self._silence_max:
@@ -82,7 +82,7 @@ class SilentRoleRestarter:
             async with self._bus.transaction() as transaction:
                 await transaction.append(to_log_entry(missed, missed.actor, self._clock()))
         # The new process logs `recovery.session_restarted`.
-        await self._processes.restart(role)
+        self._processes.restart(role)
 
     async def _last_heartbeats(self) -> dict[str, datetime]:
         """Return the time of the last heartbeat of each role.

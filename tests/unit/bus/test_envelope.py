@@ -89,6 +89,12 @@ def test_a_document_that_is_not_an_envelope_is_refused(wire: dict[str, Any]) -> 
         Envelope.from_wire(wire)
 
 
+def test_an_unknown_field_becomes_an_attribute_as_json_unless_it_is_a_text_or_null() -> None:
+    fields = {"text": "ü", "null": None, "number": 1.5, "true": True, "object": {"a": ["ü", None, False]}}
+    attributes = Envelope.from_wire({"type": "A", **fields}).attributes
+    assert attributes == {"text": "ü", "number": "1.5", "true": "true", "object": '{"a":["ü",null,false]}'}
+
+
 @pytest.mark.parametrize("wire", [None, 5, "text", ["list"]])
 def test_a_value_that_is_not_an_object_is_refused(wire: Any) -> None:
     with pytest.raises(MalformedEvent):

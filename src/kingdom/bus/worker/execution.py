@@ -222,8 +222,11 @@ class Execution:
             with _handler_failures():
                 async with self._bus.transaction(hold=[delivery]) as transaction:
                     require_held(transaction, delivery)
-                    async with self._handler_deadline(unit, delivery, self._reaction_seconds(delivery.stream)):
-                        outcome = await self._outcome_of(delivery, route, transaction)
+                    if isinstance(route, HandlerRoute):
+                        async with self._handler_deadline(unit, delivery, self._reaction_seconds(delivery.stream)):
+                            outcome = await self._react(delivery, route, transaction)
+                    else:
+                        outcome = route
                     await transaction.settle(delivery, outcome)
         except _HandlerFailed as failed:
             return await self._settle_alone(unit, delivery, self._failure(delivery, failed.error))
@@ -247,11 +250,6 @@ class Execution:
             return self._failure(delivery, error)
         finally:
             unit.running = None
-
-    async def _outcome_of(
-        self, delivery: Delivery, route: "HandlerRoute[Any] | Outcome | MoveToStore", transaction: Transaction
-    ) -> Outcome | MoveToStore:
-        return await self._react(delivery, route, transaction) if isinstance(route, HandlerRoute) else route
 
     async def _react(self, delivery: Delivery, route: HandlerRoute[Any], transaction: Transaction) -> Outcome:
         cause = current_cause.set(delivery.envelope)
