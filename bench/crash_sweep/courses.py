@@ -32,6 +32,8 @@ COURSES: Mapping[str, Course] = {
         roles=court.COURT_ROLES,
         servers=court.COURT_SERVERS,
         client=court.play_client,
+        # A host that ends publishes that it is lost, and the role general handles it.
+        ends_last="general",
         set_up=court.set_up,
         read_ending=read_merged_ending,
         judge=judge_merged,
