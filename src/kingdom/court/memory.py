@@ -94,9 +94,25 @@ def apply_memory_updates(directory: Path | str, updates: object, repo: str = "",
             lines.append(f"- {text} [{_origin(learned.about, repo, source)}]")
     if lines:
         directory = Path(directory)
-        with _locked(_path_inside(directory, _FOLDER)):
+        with lock_memory(_path_inside(directory, _FOLDER)):
             _append(directory, _section_of(repo), repo, lines)
     return tuple(refused)
+
+
+@contextmanager
+def lock_memory(folder: Path) -> Iterator[None]:
+    """Allow one process at a time to change the memory in a folder, or to replace the folder."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # The package may have been replaced meanwhile.
+            if folder.exists() and os.path.samestat(os.fstat(descriptor), folder.stat()):
+                yield
+                return
+        finally:
+            os.close(descriptor)
 
 
 def list_legacy_files(directory: Path, files: Collection[str] = ()) -> list[Path]:
@@ -107,7 +123,7 @@ def list_legacy_files(directory: Path, files: Collection[str] = ()) -> list[Path
 
 def migrate_legacy_file(directory: Path, file: Path, repo: str) -> None:
     """Prepend a file of an earlier version to the memory of a repository, and delete the file."""
-    with _locked(_path_inside(directory, _FOLDER)):
+    with lock_memory(_path_inside(directory, _FOLDER)):
         # A file that cannot be read must not be deleted below.
         text = _path_inside(directory, str(file.relative_to(directory))).read_text(encoding="utf-8", errors="replace")
         kept = _read_section(directory, _REPO, repo).splitlines()
@@ -142,7 +158,7 @@ def list_memory(directory: Path | str) -> list[MemoryLine]:
 def promote_line(directory: Path | str, words: str) -> MemoryLine:
     """Move the one line that contains these words to the memory of all repositories, and return it."""
     directory = Path(directory)
-    with _locked(_path_inside(directory, _FOLDER)):
+    with lock_memory(_path_inside(directory, _FOLDER)):
         kept = [each for each in list_memory(directory) if not each.everywhere]
         fitting = [each for each in kept if words.strip().lower() in each.text.lower()]
         if not words.strip() or not fitting:
@@ -204,15 +220,3 @@ def _path_inside(directory: Path, name: str) -> Path:
     if not path.is_relative_to(directory.resolve()):
         raise Misconfigured(f"{directory / name} points outside the package: keep memory files inside it")
     return path
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Allow one process at a time to change the memory."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -4,12 +4,13 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
 
+from kingdom.court.memory import lock_memory
 from kingdom.court.package import General, GeneralPolicy, Package, PetitionRule, Schedule, Subscription
 from kingdom.court.prompt import PROMPT_BYTES_MAX, find_placeholder_errors, needs_repo
 from kingdom.errors import IllegalTransition, KingdomError, Misconfigured
@@ -115,11 +116,13 @@ def install_package(source: Path, directory: Path, *, replace: bool) -> Package:
         with TemporaryDirectory(prefix=".installing-", dir=directory) as temporary:
             copy = Path(temporary) / package.name
             shutil.copytree(source, copy, symlinks=True, ignore=_NOT_COPIED)
-            if (target / MEMORY).is_dir():
-                shutil.copytree(target / MEMORY, copy / MEMORY, symlinks=True, dirs_exist_ok=True)
-            make_private(copy)
-            load_package(copy)
-            _put_in_place(copy, target, backup)
+            # What a run learns after the copy of the memory would be lost.
+            with lock_memory(target / MEMORY) if target.exists() else nullcontext():
+                if (target / MEMORY).is_dir():
+                    shutil.copytree(target / MEMORY, copy / MEMORY, symlinks=True, dirs_exist_ok=True)
+                make_private(copy)
+                load_package(copy)
+                _put_in_place(copy, target, backup)
     except OSError as error:
         raise Misconfigured(f"cannot install {package.name} in {directory}: {error}") from error
     return load_package(target)

@@ -1,18 +1,22 @@
 import os
 import re
 import shutil
+import time
 from fnmatch import fnmatchcase
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 import yaml
 
+from kingdom.court.memory import apply_memory_updates, list_memory
 from kingdom.court.package_files import SHIPPED, find_shipped_package, install_package, load_package, load_packages
 from kingdom.court.petitions.bodies import AssignmentSubject, read_body
 from kingdom.court.prompt import PROMPT_BYTES_MAX, PromptContext, render
 from kingdom.errors import IllegalTransition, Misconfigured
 from kingdom.soldiers.agents.scripted.script import PetitionStep, parse_script
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[3]
 
@@ -251,6 +255,27 @@ def test_a_replaced_package_keeps_what_it_has_learned(tmp_path: Path) -> None:
     assert (place / "gen-x" / "memory" / "patterns.md").read_text() == "- learned\n"
     assert not (place / "gen-x" / "prompts" / "old.md").exists()
     assert [path.name for path in place.iterdir()] == ["gen-x"]
+
+
+def test_what_a_run_learns_while_a_package_is_replaced_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, place = make(tmp_path / "drafts"), tmp_path / "generals"
+    folder = Path(install_package(source, place, replace=False).directory)
+    apply_memory_updates(folder, ["Known."])
+    rename, learning = Path.rename, Thread(target=apply_memory_updates, args=(folder, ["New."]), daemon=True)
+
+    def learn_and_rename(path: Path, to: Path) -> Path:
+        if path == folder:
+            inode = (folder / "memory").stat().st_ino
+            learning.start()
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while learning.is_alive() and not re.search(rf"-> .*:{inode} ", Path("/proc/locks").read_text()):
+                assert time.monotonic() < deadline, "the run neither learned nor waited"
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", learn_and_rename)
+    install_package(source, place, replace=True)
+    learning.join(PATIENCE_SECONDS)
+    assert [line.text for line in list_memory(folder)] == ["Known.", "New."]
 
 
 def test_a_package_set_aside_by_a_killed_process_is_restored(tmp_path: Path) -> None:

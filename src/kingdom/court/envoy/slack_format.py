@@ -84,11 +84,15 @@ def mention_people(text: str) -> str:
     return _PERSON.sub(lambda found: f"<@{found[0]}>", text)
 
 
-def question_blocks(message: Message) -> list[dict[str, Any]] | None:
-    """Return the blocks of a question with a button for each choice. Other messages have no blocks."""
+def question_blocks(message: Message, *, listens: bool) -> list[dict[str, Any]] | None:
+    """Return the blocks of a question. Other messages have no blocks.
+
+    Each choice has a button, unless the Envoy does not listen to Slack.
+    """
     if message.type is not MessageType.HUMAN_INPUT_REQUEST:
         return None
-    return [*_sections(message.content), *_buttons(message), _context_block(_how_to_answer(message))]
+    buttons = _buttons(message) if listens else []
+    return [*_sections(message.content), *buttons, _context_block(_how_to_answer(message, listens=listens))]
 
 
 def ended_question_blocks(question: str, ending: str) -> list[dict[str, Any]]:
@@ -149,12 +153,16 @@ def _buttons(message: Message) -> list[dict[str, Any]]:
     return [{"type": "actions", "elements": elements}] if elements else []
 
 
-def _how_to_answer(message: Message) -> str:
-    ways = "Click, or reply in this thread." if message.context.get("choices") else "Reply in this thread."
+def _how_to_answer(message: Message, *, listens: bool) -> str:
+    name, choices = question_id_of(message), message.context.get("choices")
+    ways = "Click, or reply in this thread." if choices else "Reply in this thread."
     if _is_cut(message):
-        name = question_id_of(message)
         shown = f"kingdom petition show {name}" if message.context.get("ask_id") else "kingdom inbox"
         ways = f"The text is cut. `{shown}` shows all of it, `kingdom answer {name} TEXT` answers it."
+    elif not listens:
+        ways = f"`kingdom answer {name} TEXT` answers it."
+        if choices:
+            ways = f"Choices: {escape_text(', '.join(map(str, choices)))}. {ways}"
     elif message.context.get("ask_id"):
         # A reply in the thread would answer the question of the assignment.
         ways = "Click."

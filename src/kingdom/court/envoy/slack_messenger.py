@@ -157,7 +157,7 @@ class SlackMessenger(Messenger):
         chat_message: dict[str, Any] = {
             "channel": thread.channel if thread else post.channel,
             "text": escape_text(message.content),
-            "blocks": question_blocks(message),
+            "blocks": question_blocks(message, listens=bool(self._settings.app_token)),
             "metadata": {
                 "event_type": METADATA_TYPE,
                 "event_payload": {"msg_id": message.id, "identifier": post.identifier, "key": post.key},

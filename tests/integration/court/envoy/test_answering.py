@@ -97,10 +97,21 @@ async def test_only_allowed_people_may_answer(scene: Scene, terminal: Terminal) 
     assert len(await scene.events()) == 1
 
 
+async def test_without_an_app_token_slack_shows_no_buttons_but_the_command_that_answers(scene: Scene) -> None:
+    async with scene.envoy(listens=False):
+        await scene.begin()
+        await scene.is_sent(await scene.ask_person("Merge it?", "approve", "reject <x>"))
+        _, question = await scene.app_messages()
+    assert [block["type"] for block in question["blocks"]] == ["section", "context"]
+    [way] = question["blocks"][-1]["elements"]
+    shown = f"Choices: approve, reject &lt;x&gt;. `kingdom answer {TASK} TEXT` answers it. Deadline: "
+    assert way["text"].startswith(shown)
+
+
 async def test_an_answer_by_command_removes_the_buttons_of_the_question_in_slack(
     scene: Scene, terminal: Terminal
 ) -> None:
-    async with scene.envoy(listens=False) as envoy, scene.king():
+    async with scene.envoy() as envoy, scene.king():
         await scene.begin()
         await scene.is_sent(await scene.ask_person("Merge it?", "yes"))
         assert (await run(terminal, "answer", TASK, "yes")).code == 0

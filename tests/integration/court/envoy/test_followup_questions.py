@@ -137,12 +137,12 @@ async def test_people_are_reminded_of_the_question_after_a_failed_round_until_it
 async def test_an_envoy_that_sends_the_end_of_a_round_after_the_next_question_was_asked_leaves_it_open(
     scene: Scene,
 ) -> None:
-    async with scene.envoy(listens=False):
+    async with scene.envoy():
         await begin_round(scene)
         await scene.is_sent(await scene.ask_person("Which branch?", "main", "next"))
     end = await scene.update("The round is over.", status="completed")
     asked = await scene.ask_person("May gen-pr go on?", "continue", "stop", followup=PULL)
-    async with scene.envoy(listens=False):
+    async with scene.envoy():
         await scene.is_sent(end, asked)
         assert (await scene.open_question()).status is QuestionStatus.OPEN
         [shown] = (await scene.remembered("awaiting-responses")).values()

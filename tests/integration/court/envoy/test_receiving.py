@@ -41,7 +41,7 @@ async def looks_ended(scene: Scene, ts: str) -> dict[str, Any]:
 
 
 async def test_a_question_has_a_button_for_each_choice(scene: Scene) -> None:
-    async with scene.envoy(listens=False):
+    async with scene.envoy():
         question = await asked(scene, "approve", "reject")
     [actions] = [block for block in question["blocks"] if block["type"] == "actions"]
     assert [each["text"]["text"] for each in actions["elements"]] == ["approve", "reject"]

@@ -67,7 +67,7 @@ async def test_no_reminder_is_sent_for_an_overdue_question(scene: Scene) -> None
 
 @pytest.mark.parametrize(("ending", "shown"), [("answered", "Answered by root: no"), ("expired", "No answer in time")])
 async def test_a_closed_question_loses_its_buttons(scene: Scene, ending: str, shown: str) -> None:
-    async with scene.envoy(listens=False):
+    async with scene.envoy():
         await scene.begin()
         await scene.is_sent(await scene.ask_person("Merge it?", "yes", "no"))
     ask = await scene.open_question()
@@ -95,7 +95,7 @@ async def test_a_question_that_was_answered_before_people_saw_it_has_no_buttons(
     async with scene.bus.transaction() as transaction:
         record = await transaction.get("ask", TASK)
         await save_question(transaction, (await scene.open_question()).with_answer("root", "yes"), record)
-    async with scene.envoy(listens=False):
+    async with scene.envoy():
         await scene.is_sent(message)
 
         async def is_ended() -> bool:

@@ -35,7 +35,7 @@ def question(content: str = "Merge it?", **context: Any) -> Message:
 def buttons(message: Message) -> list[dict[str, Any]]:
     return [
         element
-        for block in question_blocks(message) or ()
+        for block in question_blocks(message, listens=True) or ()
         if block["type"] == "actions"
         for element in block["elements"]
     ]
@@ -51,7 +51,7 @@ def test_a_button_names_its_question_and_when_it_was_asked() -> None:
 
 def test_a_question_without_choices_has_no_buttons() -> None:
     assert buttons(question()) == []
-    assert "Reply in this thread" in str(question_blocks(question()))
+    assert "Reply in this thread" in str(question_blocks(question(), listens=True))
 
 
 def test_buttons_stay_within_the_limits_of_slack() -> None:
@@ -76,14 +76,24 @@ def test_a_truncated_question_cannot_be_answered_by_a_click() -> None:
     for context, command in (({}, "kingdom inbox"), ({"ask_id": "task-1-9"}, "kingdom petition show task-1-9")):
         cut = question("w" * 30_001, choices=["approve"], **context)
         assert buttons(cut) == []
-        assert command in str(question_blocks(cut))
-        assert "Click" not in str(question_blocks(cut))
+        assert command in str(question_blocks(cut, listens=True))
+        assert "Click" not in str(question_blocks(cut, listens=True))
+
+
+@pytest.mark.parametrize("context", [{}, {"choices": ["approve"]}, {"ask_id": "task-1-9", "choices": ["approve"]}])
+def test_without_a_listener_people_are_sent_to_the_command_line(context: dict[str, Any]) -> None:
+    blocks = question_blocks(question(**context), listens=False) or ()
+    assert [block["type"] for block in blocks] == ["section", "context"]
+    assert f"kingdom answer {context.get('ask_id', 'task-20260207-001')} TEXT" in str(blocks)
+    assert "thread" not in str(blocks)
+    assert "Click" not in str(blocks)
+    assert ("approve" in str(blocks)) == ("choices" in context)
 
 
 def test_only_questions_have_blocks() -> None:
     update = question()
     update = Message(**{**{name: getattr(update, name) for name in update.__struct_fields__}, "type": "notification"})
-    assert question_blocks(update) is None
+    assert question_blocks(update, listens=True) is None
 
 
 @pytest.mark.parametrize("value", ["", "approve", "{}", '{"task_id": 1}', "[]"])
