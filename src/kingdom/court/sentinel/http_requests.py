@@ -14,6 +14,7 @@ from kingdom.errors import Misconfigured, Transient
 TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=10, sock_read=30)
 _OK = 200
 _FIRST_SERVER_ERROR = 500
+_REDIRECTS = frozenset({301, 302, 307, 308})
 _RETRY_STATUSES = frozenset({408, 425, 429})
 _FORBIDDEN = 403
 
@@ -67,6 +68,13 @@ def _check_status(status: int, headers: Mapping[str, str], url: str) -> None:
     if status in _RETRY_STATUSES or status >= _FIRST_SERVER_ERROR:
         raise Transient(
             f"{_shown_url(url)} answered {status}", after=pause or (PAUSE if status in _RETRY_STATUSES else None)
+        )
+    if status in _REDIRECTS and (location := headers.get("Location", "")):
+        # A transferred repository may belong to an owner whose events the realm does not accept.
+        raise Misconfigured(
+            f"{_shown_url(url)} answered {status}: it has moved to {_shown_url(location)}, which is not read. If its"
+            " repository was renamed or transferred, use the new name, and end the followups of the old one with"
+            " `kingdom followup stop`; otherwise correct the address"
         )
     raise Misconfigured(
         f"{_shown_url(url)} answered {status}: check the address, the token and the permissions of the token"
