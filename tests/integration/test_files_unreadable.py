@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kingdom.backends.files import FilesBus, FilesOperations
+from kingdom.backends.files import FilesBus, FilesOperations, adoption
 from kingdom.backends.files import bus as bus_module
 from kingdom.backends.files import inspection as inspection_module
 from kingdom.backends.files.system.disk import read_file
@@ -17,6 +17,7 @@ from kingdom.bus.log import LogCursor
 from kingdom.bus.why import why
 from kingdom.errors import Unavailable
 from tests.integration.doctor.scene import look_at
+from tests.integration.dropping import open_queue
 from tests.integration.test_files_extremes import numbers, opened, ping, step
 
 Refuse = Callable[[Path | None], None]
@@ -172,3 +173,21 @@ async def test_any_other_read_error_is_raised_and_ends_no_event(
                 await bus.claim("free", 1, "worker")
         refuse(None)
         assert await numbers(bus, "free") == [1]
+
+
+async def test_a_dropped_file_that_this_process_may_not_read_is_moved_aside(
+    realm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(path: str) -> bytes:
+        if Path(path).name == "secret.json":
+            raise PermissionError(errno.EACCES, "refused", path)
+        return read_file(path)
+
+    monkeypatch.setattr(adoption, "read_file", read)
+    monkeypatch.setattr(adoption, "SCAN_EVERY_SECONDS", 0.0)
+    async with open_queue(realm) as queue:
+        secret, _ = queue.drop("secret"), queue.drop("zebra")
+        await queue.bus.reap()
+        assert "the user of this process may not read it" in queue.reason(secret.name)
+        (delivery,) = await queue.bus.claim("arrivals", 10, "worker")
+        assert delivery.envelope.payload["id"] == "zebra"

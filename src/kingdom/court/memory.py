@@ -94,25 +94,23 @@ def apply_memory_updates(directory: Path | str, updates: object, repo: str = "",
             lines.append(f"- {text} [{_origin(learned.about, repo, source)}]")
     if lines:
         directory = Path(directory)
-        with lock_memory(_path_inside(directory, _FOLDER)):
+        with lock_memory(directory):
             _append(directory, _section_of(repo), repo, lines)
     return tuple(refused)
 
 
 @contextmanager
-def lock_memory(folder: Path) -> Iterator[None]:
-    """Allow one process at a time to change the memory in a folder, or to replace the folder."""
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # The package may have been replaced meanwhile.
-            if folder.exists() and os.path.samestat(os.fstat(descriptor), folder.stat()):
-                yield
-                return
-        finally:
-            os.close(descriptor)
+def lock_memory(package: Path) -> Iterator[None]:
+    """Allow one process at a time to change the memory of a package, or to replace the package.
+
+    The lock is that of the folder around the package, because the package itself may be replaced meanwhile.
+    """
+    descriptor = os.open(package.absolute().parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def list_legacy_files(directory: Path, files: Collection[str] = ()) -> list[Path]:
@@ -123,7 +121,7 @@ def list_legacy_files(directory: Path, files: Collection[str] = ()) -> list[Path
 
 def migrate_legacy_file(directory: Path, file: Path, repo: str) -> None:
     """Prepend a file of an earlier version to the memory of a repository, and delete the file."""
-    with lock_memory(_path_inside(directory, _FOLDER)):
+    with lock_memory(directory):
         # A file that cannot be read must not be deleted below.
         text = _path_inside(directory, str(file.relative_to(directory))).read_text(encoding="utf-8", errors="replace")
         kept = _read_section(directory, _REPO, repo).splitlines()
@@ -158,7 +156,7 @@ def list_memory(directory: Path | str) -> list[MemoryLine]:
 def promote_line(directory: Path | str, words: str) -> MemoryLine:
     """Move the one line that contains these words to the memory of all repositories, and return it."""
     directory = Path(directory)
-    with lock_memory(_path_inside(directory, _FOLDER)):
+    with lock_memory(directory):
         kept = [each for each in list_memory(directory) if not each.everywhere]
         fitting = [each for each in kept if words.strip().lower() in each.text.lower()]
         if not words.strip() or not fitting:
@@ -193,7 +191,9 @@ def _append(directory: Path, about: str, repo: str, added: list[str]) -> None:
     by_text = {_text_of(line): line for line in added}
     old = [line for line in _read_section(directory, about, repo).splitlines() if _text_of(line) not in by_text]
     text = "".join(f"{line}\n" for line in [*old, *by_text.values()])
-    file = _path_inside(directory, _FOLDER) / _file(directory, about, repo).name
+    folder = _path_inside(directory, _FOLDER)
+    folder.mkdir(exist_ok=True)
+    file = folder / _file(directory, about, repo).name
     write_atomically(file, newest_lines(text, _BYTES_MAX[about]))
 
 

@@ -4,7 +4,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -117,7 +117,7 @@ def install_package(source: Path, directory: Path, *, replace: bool) -> Package:
             copy = Path(temporary) / package.name
             shutil.copytree(source, copy, symlinks=True, ignore=_NOT_COPIED)
             # What a run learns after the copy of the memory would be lost.
-            with lock_memory(target / MEMORY) if target.exists() else nullcontext():
+            with lock_memory(target):
                 if (target / MEMORY).is_dir():
                     shutil.copytree(target / MEMORY, copy / MEMORY, symlinks=True, dirs_exist_ok=True)
                 make_private(copy)

@@ -265,7 +265,7 @@ def test_what_a_run_learns_while_a_package_is_replaced_is_kept(tmp_path: Path, m
 
     def learn_and_rename(path: Path, to: Path) -> Path:
         if path == folder:
-            inode = (folder / "memory").stat().st_ino
+            inode = place.stat().st_ino
             learning.start()
             deadline = time.monotonic() + PATIENCE_SECONDS
             while learning.is_alive() and not re.search(rf"-> .*:{inode} ", Path("/proc/locks").read_text()):

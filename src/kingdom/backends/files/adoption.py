@@ -222,8 +222,8 @@ def _content(path: str) -> tuple[bytes, float]:
         raise _RejectedFile(f"it is larger than {_SIZE_MAX >> 20} MB")
     try:
         return read_file(path), time.time() - status.st_mtime
-    except PermissionError as error:
-        raise _RejectedFile("the user of this process may not read it") from error
+    except PermissionError:
+        raise _RejectedFile("the user of this process may not read it") from None
 
 
 def _free_name(directory: str, name: str) -> str:

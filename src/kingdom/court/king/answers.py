@@ -1,7 +1,7 @@
 """Answers of people: the first valid answer resumes the assignment that asked, ahead of other waiting work."""
 
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -27,6 +27,8 @@ from kingdom.workflow.lifecycle import cancel
 _SUFFIX = ".human_response"
 # The name that an answer shows in place of a routing rule.
 RULE = "human_response"
+# An answer counts even if the King handles it this long after the deadline.
+_ANSWER_KEPT = timedelta(days=7)
 # The event source of a default answer, which is given when the time for an answer runs out.
 CLOCK = "clock"
 
@@ -78,14 +80,15 @@ async def accept_answer(transaction: Transaction, record: Record, event: Externa
 async def close_overdue_questions(transaction: Transaction, now: datetime, limit: int) -> int:
     """Give overdue questions their default answer. Expire those without one, and cancel the runs that wait for them.
 
-    A question whose answer the King has not processed yet is left alone. Return the number of overdue questions.
+    A question whose answer the King has not processed yet is left alone for some days, in which the King can be started
+    again, or its dead letter redriven. Return the number of overdue questions.
     """
     due = await transaction.find(RecordQuery(kind=QUESTIONS.name, state=QuestionStatus.OPEN, due_by=now, limit=limit))
     over = [
         (record, question) for record in due if (question := msgspec.convert(record.doc, HumanQuestion)).due_at <= now
     ]
     for record, question in over:
-        if await find_pending_answer(transaction, question):
+        if now < question.due_at + _ANSWER_KEPT and await find_pending_answer(transaction, question):
             continue
         if question.default.strip():
             await receive_event(transaction, _default_answer(question, now), KING)

@@ -338,7 +338,9 @@ def remove_stale_locks(repositories: Path) -> None:
     """
     for clone in repositories.glob("*.git"):
         for lock in [*(clone / "refs/heads").rglob("*.lock"), *(clone / "refs/kingdom").rglob("*.lock")]:
-            lock.unlink(missing_ok=True)
+            # An agent without a sandbox could have put a folder there.
+            with suppress(OSError):
+                lock.unlink()
 
 
 def _remove_locks(repository: Path) -> None:

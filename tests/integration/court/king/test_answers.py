@@ -215,6 +215,21 @@ async def test_an_answer_given_in_time_counts_although_the_king_handles_it_after
         assert len(await scene.find("event")) == 2
 
 
+async def test_a_question_ends_although_its_answer_is_never_handled(backend: BackendUnderTest) -> None:
+    async with opened(backend, PR) as scene:
+        task = await asking(scene)
+        await scene.operations.pause(EVENT_STREAM.name, reason="repairs", actor="anna")
+        answer = PersonAnswer(source="slack", question_id=task, text="yes", person="anna", at="1")
+        async with scene.bus.transaction() as transaction:
+            await submit_answer(transaction, answer, scene.clock())
+        scene.clock.forward(days=15)
+        await run_timers_once(scene.bus, scene.context)
+        async with scene.bus.transaction() as transaction:
+            known = await load_question(transaction, task)
+        assert known
+        assert known[1].status is QuestionStatus.EXPIRED
+
+
 async def test_an_assignment_may_ask_again(backend: BackendUnderTest) -> None:
     async with opened(backend, PR) as scene:
         task = await asking(scene)
