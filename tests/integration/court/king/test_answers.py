@@ -193,22 +193,27 @@ async def test_a_question_without_a_default_expires_and_no_answer_counts_any_mor
         assert (await scene.event("evt-slack-2")).reason == "the time for an answer is over"
 
 
+async def status_with_unhandled_answer(scene: Scene, question_id: str, *, days: int) -> QuestionStatus:
+    """Answer a question whose King does not handle events. Return its status some days later."""
+    await scene.operations.pause(EVENT_STREAM.name, reason="repairs", actor="anna")
+    answer = PersonAnswer(source="slack", question_id=question_id, text="yes", person="anna", at="1")
+    async with scene.bus.transaction() as transaction:
+        assert (await submit_answer(transaction, answer, scene.clock())).is_new
+    scene.clock.forward(days=days)
+    await run_timers_once(scene.bus, scene.context)
+    async with scene.bus.transaction() as transaction:
+        known = await load_question(transaction, question_id)
+    assert known
+    return known[1].status
+
+
 @pytest.mark.parametrize("default", ["", "leave it"])
 async def test_an_answer_given_in_time_counts_although_the_king_handles_it_after_the_deadline(
     backend: BackendUnderTest, default: str
 ) -> None:
     async with opened(backend, PR) as scene:
         task = await asking(scene, default=default)
-        await scene.operations.pause(EVENT_STREAM.name, reason="repairs", actor="anna")
-        answer = PersonAnswer(source="slack", question_id=task, text="yes", person="anna", at="1")
-        async with scene.bus.transaction() as transaction:
-            assert (await submit_answer(transaction, answer, scene.clock())).is_new
-        scene.clock.forward(days=8)
-        await run_timers_once(scene.bus, scene.context)
-        async with scene.bus.transaction() as transaction:
-            known = await load_question(transaction, task)
-        assert known
-        assert known[1].status is QuestionStatus.OPEN
+        assert await status_with_unhandled_answer(scene, task, days=8) is QuestionStatus.OPEN
         await scene.operations.resume(EVENT_STREAM.name, actor="anna")
         await scene.settle()
         assert [each.payload.get("text") for each in await scene.assigned()][1:] == ["yes"]
@@ -218,16 +223,7 @@ async def test_an_answer_given_in_time_counts_although_the_king_handles_it_after
 async def test_a_question_ends_although_its_answer_is_never_handled(backend: BackendUnderTest) -> None:
     async with opened(backend, PR) as scene:
         task = await asking(scene)
-        await scene.operations.pause(EVENT_STREAM.name, reason="repairs", actor="anna")
-        answer = PersonAnswer(source="slack", question_id=task, text="yes", person="anna", at="1")
-        async with scene.bus.transaction() as transaction:
-            await submit_answer(transaction, answer, scene.clock())
-        scene.clock.forward(days=15)
-        await run_timers_once(scene.bus, scene.context)
-        async with scene.bus.transaction() as transaction:
-            known = await load_question(transaction, task)
-        assert known
-        assert known[1].status is QuestionStatus.EXPIRED
+        assert await status_with_unhandled_answer(scene, task, days=15) is QuestionStatus.EXPIRED
 
 
 async def test_an_assignment_may_ask_again(backend: BackendUnderTest) -> None:
