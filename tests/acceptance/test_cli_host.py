@@ -92,7 +92,7 @@ def test_the_password_of_the_store_is_redacted_in_stored_output(dsn: str, tmp_pa
 
 def test_a_name_that_cannot_be_part_of_a_stream_is_refused(files: Terminal) -> None:
     done = files.run(*RUN_HOST, "box.example.org")
-    assert (done.code, "choose a name of letters" in done.err) == (2, True)
+    assert (done.code, "at most 60 letters, digits" in done.err) == (2, True)
 
 
 def test_an_engine_ends_if_its_host_cannot_run(files: Terminal, realm: Path) -> None:

@@ -175,7 +175,7 @@ def test_a_store_can_be_chosen_by_its_kind(tmp_path: Path) -> None:
     refused = kingdom(tmp_path, "init", "home", "--yes", "--database-url", "embedded:..")
     assert (refused.code, "is not empty" in refused.err, (tmp_path / "home").exists()) == (2, True, False)
     refused = kingdom(tmp_path, "init", "other", "--store", "postgres")
-    assert (refused.code, "which is not set" in refused.err) == (2, True)
+    assert (refused.code, "in DATABASE_URL: export it first" in refused.err) == (2, True)
     refused = kingdom(tmp_path, "init", "other", "--store", "files", "--database-url", "file:realm")
     assert (refused.code, "leave one of them out" in refused.err) == (2, True)
 

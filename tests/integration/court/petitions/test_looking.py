@@ -192,5 +192,5 @@ async def test_an_unusual_list_is_read_or_raises_an_error(link: str, comments: b
 async def test_an_answer_that_is_not_a_list_proves_nothing(pull_request: RunningServer) -> None:
     pull_request.application[FAULTS].add([ServerFault(kind="refuse", status=200)])
     async with at_hand(github_effect(pull_request.url)) as effect:
-        with pytest.raises(Transient, match="a check of an earlier call"):
+        with pytest.raises(Transient, match="without the expected data"):
             await effect.reconcile(attempt("github.comment", THREAD))
