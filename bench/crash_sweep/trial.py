@@ -22,6 +22,7 @@ _POLL_SECONDS = 0.005
 # Extra time for the start and the end of the processes.
 _SPARE_SECONDS = 300.0
 _LOG_SHOWN = 1500
+_ENDING = {signal.SIGINT, signal.SIGTERM}
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +43,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 def begin_trial(course: Course, stage: Stage, points: tuple[Point, ...]) -> int:
     """Execute a run in its own process and return its pid. The result can be read after it has ended."""
-    if pid := os.fork():
+    if pid := _fork():
         return pid
     code = 1
     try:
@@ -59,6 +60,15 @@ def begin_trial(course: Course, stage: Stage, points: tuple[Point, ...]) -> int:
 def read_trial(stage: Stage) -> Trial:
     """Return the result of a run."""
     return msgspec.json.decode(_result(stage).read_bytes(), type=Trial)
+
+
+def _fork() -> int:
+    # Python ignores what a signal handler raises during a fork, so a SIGTERM then would not end the sweep.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        return os.fork()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
 
 def _result(stage: Stage) -> Path:

@@ -34,6 +34,18 @@ asyncio.run(main())
 """
 
 
+SIGTERM_DURING_FORK = """
+import os, signal
+from bench.crash_sweep.trial import begin_trial
+from bench.servers import exit_on_sigterm
+
+exit_on_sigterm()
+os.register_at_fork(before=lambda: os.kill(os.getpid(), signal.SIGTERM))
+# The child fails at once, because it gets no course.
+begin_trial(None, None, ())
+"""
+
+
 @pytest.mark.variants
 @pytest.mark.parametrize(
     "words",
@@ -61,6 +73,12 @@ def test_a_bench_that_gets_sigterm_leaves_no_process_and_no_file(words: tuple[st
         bench.send_signal(signal.SIGTERM)
         assert bench.wait(PATIENCE_SECONDS) == -signal.SIGINT
         wait_until(lambda: not processes_of(room) and not any(room.iterdir()))
+
+
+def test_a_sigterm_during_a_fork_ends_a_sweep() -> None:
+    program = [sys.executable, "-c", SIGTERM_DURING_FORK]
+    done = subprocess.run(program, cwd=ROOT, stderr=subprocess.DEVNULL, timeout=PATIENCE_SECONDS, check=False)
+    assert done.returncode == -signal.SIGINT
 
 
 def test_a_second_sigterm_does_not_interrupt_the_cleanup() -> None:
