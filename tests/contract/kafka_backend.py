@@ -26,7 +26,7 @@ FILES = frozenset({"test_delivery.py", "test_ordered.py", "test_retries.py", "te
 DIFFERENCES = {
     "finished events": {
         "test_a_done_event_is_never_delivered_again",
-        "test_a_reaction_that_reads_nothing_and_publishes_a_chosen_id_runs_once_and_so_do_its_neighbors",
+        "test_a_reaction_that_publishes_an_event_with_a_given_id_runs_once_and_so_do_its_neighbors",
         "test_an_unrequested_cancellation_fails_the_attempt_and_not_its_neighbors",
     },
     "the position of an event": {

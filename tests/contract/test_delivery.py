@@ -194,7 +194,7 @@ async def test_a_worker_waits_no_longer_than_its_limit(scene: Scene) -> None:
         await scene.bus.wait({"free"}, timedelta(milliseconds=10))
 
 
-async def test_a_reaction_that_reads_nothing_and_publishes_a_chosen_id_runs_once_and_so_do_its_neighbors(
+async def test_a_reaction_that_publishes_an_event_with_a_given_id_runs_once_and_so_do_its_neighbors(
     scene: Scene,
 ) -> None:
     dispatcher, runs = Dispatcher(), list[int]()

@@ -1,4 +1,4 @@
-"""Every explanation of why an event is not running, for a store in that state."""
+"""The answer of `why` in each situation of an event: waiting, running, dead, done or discarded."""
 
 from datetime import datetime
 

@@ -1,4 +1,4 @@
-"""A permanent refusal by the database does not count as an outage."""
+"""Faults of the store: refusals that are no outage, swallowed errors, missing rows, partitions and privileges."""
 
 import asyncio
 from datetime import timedelta

@@ -95,7 +95,7 @@ async def test_reactions_and_effects_of_one_key_keep_their_order(dsn: str) -> No
     assert order == {key: list(range(20)) for key in KEYS}
 
 
-async def test_later_events_of_a_key_are_not_tried_after_a_retry_of_the_first(dsn: str) -> None:
+async def test_later_events_of_a_key_wait_for_the_retry_of_the_first(dsn: str) -> None:
     dispatcher, calls, registry = Dispatcher(), list[int](), CollectorRegistry()
 
     async def call(attempt: Attempt) -> CallResult:
@@ -135,7 +135,9 @@ async def test_two_workers_of_one_ordered_stream_keep_the_order_of_every_key(dsn
     assert attempts == [{"n": 1}]
 
 
-async def test_a_settlement_that_reports_an_unknown_delivery_as_lost_is_tried_again_after_the_lease(dsn: str) -> None:
+async def test_an_event_whose_transaction_reports_an_unknown_lost_lease_runs_again_after_its_own_lease(
+    dsn: str,
+) -> None:
     dispatcher, runs, is_broken = Dispatcher(), list[tuple[str, int]](), True
 
     @dispatcher.reaction("Step")
@@ -153,7 +155,7 @@ async def test_a_settlement_that_reports_an_unknown_delivery_as_lost_is_tried_ag
                 return await statuses(bus) == {"DONE": 2, "PROCESSING": 2}
 
             await eventually(others_are_done)
-            # Once in a group of each size, and not again while the lease lasts.
+            # A failed group is halved: the event runs with three others, with one, and alone. Its lease then lasts.
             assert runs == [("a", 0), ("a", 0), ("a", 0), ("b", 0), ("b", 1)]
             is_broken = False
             await rows(bus, "UPDATE kingdom.outbox_lease SET expires_at = now() - interval '1 s'")

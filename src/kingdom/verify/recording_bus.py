@@ -47,7 +47,7 @@ class RecordingBus(Bus):
         try:
             async with self._inner.transaction(hold, optimistic=optimistic) as transaction:
                 yield transaction
-                # A commit may change the settlements.
+                # A commit may remove settlements from the changes, so they are read before.
                 began, outcomes = time.monotonic_ns(), _outcomes(transaction)
                 # This is written before the commit, because a process may die right after the commit.
                 self._write("settling", outcomes, began)

@@ -1,4 +1,4 @@
-"""The stand-in for GitHub, as the official client, plain requests and a receiver of webhooks see it."""
+"""The stand-in for GitHub, as the official client and plain requests see it."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -98,7 +98,7 @@ async def test_activity_of_our_user_is_no_notification_but_subscribes_the_user(s
     assert [thread["reason"] for thread in await threads(site)] == ["comment"]
 
 
-async def test_notifications_are_narrowed_down_by_time_state_and_part(site: Site) -> None:
+async def test_notifications_are_filtered_by_time_read_state_and_participation(site: Site) -> None:
     for number in range(1, 4):
         await site.happen("issue", title=f"Issue {number}", assignees=[US], at=at(number))
     await site.happen("issue", title="Watched", reason="subscribed", at=at(4))
@@ -159,7 +159,7 @@ async def test_pages_are_linked_and_hold_at_most_fifty_notifications(site: Site)
     assert titles == [f"Issue {number}" for number in reversed(range(55))]
 
 
-async def test_the_official_client_reads_reviews_and_comments_what_it_wrote(site: Site) -> None:
+async def test_the_official_client_reads_the_reviews_and_comments_that_it_wrote(site: Site) -> None:
     await site.pull_request(by="alice", reviewers=[US], files=[{"filename": "a.py", "additions": 3}])
 
     def work(client: Github) -> list[Any]:

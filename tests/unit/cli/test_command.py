@@ -1,4 +1,4 @@
-"""Which store, which settings and which Generals a command uses, typed in this process."""
+"""Which store, settings and Generals a command uses. The commands run in this process."""
 
 import json
 from pathlib import Path
@@ -131,7 +131,7 @@ def test_commands_use_the_settings_file_given_with_config(here: Path, cli: InPro
     assert cli("ps").code == 1
 
 
-def test_the_generals_are_in_one_place_for_all_roles(
+def test_all_commands_find_the_generals_in_one_place(
     here: Path, cli: InProcessCli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def generals() -> str:

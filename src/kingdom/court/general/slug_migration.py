@@ -40,7 +40,7 @@ class _KnownRepos:
 
 
 async def migrate_slugs(bus: Bus, packages: Collection[Package], sentinel: SentinelSettings) -> None:
-    """Set the repository name of Git resources and memory files where it is certain, and log the others.
+    """Set the repository name of Git resources and memory files where it is certain, and warn about uncertain ones.
 
     The migration can be repeated: a Git resource that has its repository name is not changed.
     """

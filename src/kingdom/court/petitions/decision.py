@@ -50,7 +50,8 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `root` is the id of the assignment, and `number` the position of the petition within it. `asked_as` are the ids of
     the agents' requests. `foreign` means that the target is not what the assignment is about. `unclear` means that the
     petition failed at its deadline, but may have been performed. A person can approve the petition until `approve_by`.
-    `approval` means that the policy requires approval of the commit, and `approval_reason` is another reason for it.
+    `approval` is for a petition about a commit: the policy requires a person to approve the commit. `approval_reason`
+    is any other reason to ask a person.
     `stranger` is who caused the run, if the policy does not name this person.
     `decided_by` is the person who approved it, or who rejected it if `rejected` is set. `commands` are globs of allowed
     commands to bots.
@@ -124,7 +125,10 @@ class Petition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return PetitionVerdict(granted=None, reason="a person is asked to approve it first")
         waits = self.state is PetitionState.REQUESTED
         return PetitionVerdict(
-            granted=True, reason="it is performed in order, if needed after this work" if waits else ""
+            granted=True,
+            reason="it is performed in order, after earlier petitions, perhaps when this work has ended"
+            if waits
+            else "",
         )
 
 
@@ -154,7 +158,7 @@ class RefusalDecision:
 
 
 def petition_id_of(root: str, kind: str, body: Mapping[str, Any], work_id: str = "") -> str:
-    """Return the id of a petition. The same request in the same assignment, or in the same Work, has the same id."""
+    """Return the id of a petition. It is the same for a repeated request in the assignment, or in the given Work."""
     content = [kind, body, work_id] if work_id else [kind, body]
     digest = sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
     return f"{root}-{digest[:_ID_DIGITS]}"
@@ -201,7 +205,7 @@ def decide_petition(
 def irreversible_petitions(petitions: Collection[Petition], kept: Collection[str]) -> list[Petition]:
     """Return the petitions that may have been performed, but whose Works are rolled back. A rollback cannot undo them.
 
-    `kept` are the ids of the petitions of all Works that the rollback keeps.
+    `kept` are the ids of the agents' requests, as in `asked_as`, of all Works that the rollback keeps.
     """
     outside = [each for each in petitions if each.counts and each.state is not PetitionState.REQUESTED]
     return [each for each in outside if not set(each.asked_as) & set(kept)]

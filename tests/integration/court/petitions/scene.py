@@ -240,7 +240,7 @@ class Scene:
         return await eventually(read, f"{count} entries can be read")
 
     async def waiting(self) -> list[Situation]:
-        """Return the petitions that are not performed yet."""
+        """Return the situations of the events in the stream of petitions that have not ended, or ended dead."""
         rows = [row for row in self.backend.picture().rows if row.stream == streams.PETITION_STREAM.name]
         return [(await self.operations.situations(row.event_id))[0] for row in rows]
 
@@ -252,7 +252,7 @@ class Scene:
         return site.application[STATE_FILE].count(call, **about)
 
     def texts(self, kind: str = "comments") -> list[str]:
-        """Return all texts on GitHub."""
+        """Return the texts of all comments on GitHub, or of another kind."""
         return [each["body"] for each in self.github.application[STATE_FILE].state[kind]]
 
     async def people(self, site: RunningServer, what: str, **doing: Any) -> Any:

@@ -1,6 +1,7 @@
 -- name: lock_text
--- Let one writer at a time append to a text, even if the answer to a commit was lost. The snapshot of the next
--- statement is taken after this lock, so that statement sees everything that an earlier writer has committed.
+-- Let one writer at a time append to a text: a writer that got no answer to its commit tries again, perhaps while its
+-- first transaction is still open. The snapshot of the next statement is taken after this lock, so that statement sees
+-- everything that an earlier writer has committed.
 SELECT pg_advisory_xact_lock(%(lock_class)s::int, hashtext(%(run)s::text || ' ' || %(name)s::text));
 
 -- name: append_text

@@ -25,7 +25,7 @@ _REFUSALS = ("FORBIDDEN", "INSUFFICIENT_SCOPES", "NOT_FOUND", "UNPROCESSABLE")
 
 
 class GraphqlFailed(Transient):
-    """Raised if GraphQL did not answer a request with data. `result` says how to go on."""
+    """Raised if a GraphQL request failed, completely or in part. `result` says how to go on."""
 
     def __init__(self, result: Rejected | Throttled | Unknown) -> None:
         super().__init__(result.reason)

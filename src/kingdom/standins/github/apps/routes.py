@@ -35,7 +35,7 @@ class _TokenRequest(msgspec.Struct):
 
 
 def add_app(context: ActionContext, *, number: int, slug: str, public_key: str, events: list[str]) -> dict[str, Any]:
-    """Create an App, or change its key."""
+    """Create an App, or replace the one with this number."""
     about = {"slug": slug, "public_key": public_key, "events": events, "client_id": f"Iv1.{number:016x}"}
     app = {"id": number, **about, "created_at": context.at}
     apps = context.state_file.state["apps"]
