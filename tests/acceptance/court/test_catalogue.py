@@ -16,8 +16,8 @@ pytestmark = [
 ]
 _NUMBER = 28
 _SIGNAL_KILL = -9
-# The actor of each event in the log; "general" means every General.
-_ACTORS = {"general": "gen-"}
+# The beginning of an actor in the log; "general" means the role and every General.
+_ACTORS = {"general": "gen"}
 
 
 @pytest.fixture
