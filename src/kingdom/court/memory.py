@@ -105,7 +105,9 @@ def lock_memory(package: Path) -> Iterator[None]:
 
     The lock is that of the folder around the package, because the package itself may be replaced meanwhile.
     """
-    descriptor = os.open(package.absolute().parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = package.absolute().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -191,9 +193,7 @@ def _append(directory: Path, about: str, repo: str, added: list[str]) -> None:
     by_text = {_text_of(line): line for line in added}
     old = [line for line in _read_section(directory, about, repo).splitlines() if _text_of(line) not in by_text]
     text = "".join(f"{line}\n" for line in [*old, *by_text.values()])
-    folder = _path_inside(directory, _FOLDER)
-    folder.mkdir(exist_ok=True)
-    file = folder / _file(directory, about, repo).name
+    file = _path_inside(directory, _FOLDER) / _file(directory, about, repo).name
     write_atomically(file, newest_lines(text, _BYTES_MAX[about]))
 
 
