@@ -3,6 +3,8 @@
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,11 +27,15 @@ def leak_slots() -> None:
 def blind_effects() -> None:
     """Treat a call whose answer was lost as not executed."""
     from kingdom.court.petitions.github.effect import GithubPetitions  # noqa: PLC0415 - only in the process that is broken
+    from kingdom.roles import petition_worker  # noqa: PLC0415 - only in the process that is broken
 
     async def reconcile(_effect: object, _attempt: Attempt) -> ReconcileResult:
         return Absent()
 
     _replace(GithubPetitions, "reconcile", reconcile)
+    # Otherwise the call would be repeated after the end of the run.
+    soon = partial(GithubPetitions, visible_after=timedelta(seconds=1), longest_send=timedelta(seconds=5))
+    _replace(petition_worker, "GithubPetitions", soon)
 
 
 def lose_events() -> None:
